@@ -1,0 +1,1 @@
+"""One kind of I/O each, with its errors translated to the domain's."""

@@ -1,0 +1,1 @@
+"""Catalogs of session and template records."""

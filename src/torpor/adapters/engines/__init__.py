@@ -1,0 +1,1 @@
+"""Engines: one folder each; they do not know each other."""

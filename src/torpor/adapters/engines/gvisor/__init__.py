@@ -1,0 +1,1 @@
+"""The gVisor engine: checkpoint and restore by runsc."""

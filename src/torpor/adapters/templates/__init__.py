@@ -1,0 +1,1 @@
+"""Root filesystems of templates."""

@@ -1,0 +1,1 @@
+"""Composition roots: the only rooms that choose adapters."""

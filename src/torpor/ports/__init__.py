@@ -1,0 +1,1 @@
+"""Protocols and their value types; nothing here has a body that acts."""

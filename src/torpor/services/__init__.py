@@ -1,0 +1,1 @@
+"""Use cases: decide, store the record, perform the effects."""

@@ -1,0 +1,1 @@
+"""The snapshot library: usable without the rest of torpor; knows no lifecycle, node or engine."""

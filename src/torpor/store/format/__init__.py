@@ -1,0 +1,1 @@
+"""Pure bytes to values and back: chunker, envelope, pack, manifest."""

@@ -1,0 +1,1 @@
+"""The shipped test kit: contract suites, fake guest programs, the simulated world."""

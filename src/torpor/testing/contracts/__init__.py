@@ -1,0 +1,1 @@
+"""One contract suite per port; every adapter runs it."""

@@ -1,0 +1,1 @@
+"""The guest agent, PID 1 in the sandbox. Standard library and torpor_wire only."""

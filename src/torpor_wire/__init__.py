@@ -1,0 +1,1 @@
+"""The guest protocol: values and sans-I/O framing. Standard library only."""
