@@ -1,0 +1,317 @@
+"""What a session may do: one table, and ``decide``, which is total, pure and never raises.
+
+Rule 1: the record is stored by compare-and-swap *before* its effects run; who loses the race decides again.
+Rule 2: effects are level-triggered: repeated with the same operation number until a report ends them.
+Rule 3: a report counts only under the generation *and* the operation it was ordered with. A generation fences
+        reports, not processes: whoever places a session anew must first know the old instance gone or stopped.
+Rule 4: a pair that stands in neither table is ``Denied("cannot_<event>_while_<status>")``; the reason is API.
+Rule 5: the last good snapshot changes only with ``SnapshotStored``, which is sent after the store's pointer moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from torpor.domain.ids import InstanceId
+from torpor.domain.session import PAUSED, Durability, Session, SnapshotRecord, Status
+
+
+class Effect(StrEnum):
+    """What has to be done once the record is stored."""
+
+    RESTORE = "restore"  # place: restore the snapshot (or the template's golden one) under the new generation
+    CHECKPOINT = "checkpoint"  # quiesce, capture, seal, commit
+    RELEASE = "release"  # destroy the instance: its state is safe in the store
+    THAW = "thaw"  # let the captured instance go on in place
+    ERASE = "erase"  # destroy the instance, shred the key, remove objects
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something a client or a clock wants. Imperative names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something that happened to an order. Past tense names. Counts only under its own two numbers."""
+
+    generation: int
+    operation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create(Command):
+    """Make the session's first instance. Only for a record that was never ordered (operation 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Command):
+    """Snapshot and release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Command):
+    """Snapshot and go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Command):
+    """Place and restore; of a lost session only with ``allow_older``, since its newest state is gone."""
+
+    allow_older: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wake(Command):
+    """A burst arrived: give up a pause that is not committed yet, resume one that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Command):
+    """Remove everything of the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Report):
+    """The instance answered READY under this generation."""
+
+    instance: InstanceId
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStored(Report):
+    """The snapshot is committed; the store's pointer names it."""
+
+    snapshot: SnapshotRecord
+    durability: Durability
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFailed(Report):
+    """The order could not be carried out; what it was to change is as before."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLost(Report):
+    """The instance is gone for certain, with what it had since the last snapshot."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted(Report):
+    """Nothing of the session is left."""
+
+
+Event = Command | Report
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Store ``session``, then perform ``effects`` in order."""
+
+    session: Session
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Already so, or a report of an order that is no longer current. Harmless."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Not while the session stands where it does. ``reason`` is API."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One arrow. ``target`` None: back to the paused status that the session's durability names."""
+
+    source: Status
+    event: type[Event]
+    target: Status | None
+    effects: tuple[Effect, ...] = ()
+
+
+S, E = Status, Effect
+
+RULES: tuple[Rule, ...] = (
+    Rule(S.CREATING, Create, S.CREATING, (E.RESTORE,)),
+    Rule(S.CREATING, Started, S.RUNNING),
+    Rule(S.CREATING, OperationFailed, S.DELETING, (E.ERASE,)),
+    Rule(S.CREATING, InstanceLost, S.DELETING, (E.ERASE,)),
+    Rule(S.RUNNING, Pause, S.PAUSING, (E.CHECKPOINT,)),
+    Rule(S.RUNNING, Snapshot, S.SNAPSHOTTING, (E.CHECKPOINT,)),
+    Rule(S.RUNNING, InstanceLost, S.LOST),
+    Rule(S.SNAPSHOTTING, SnapshotStored, S.RUNNING, (E.THAW,)),
+    Rule(S.SNAPSHOTTING, OperationFailed, S.RUNNING, (E.THAW,)),
+    Rule(S.SNAPSHOTTING, InstanceLost, S.LOST),
+    Rule(S.PAUSING, SnapshotStored, None, (E.RELEASE,)),
+    Rule(S.PAUSING, OperationFailed, S.RUNNING, (E.THAW,)),
+    Rule(S.PAUSING, Wake, S.RUNNING, (E.THAW,)),
+    Rule(S.PAUSING, InstanceLost, S.LOST),
+    Rule(S.PAUSED_LOCAL, Resume, S.RESUMING, (E.RESTORE,)),
+    Rule(S.PAUSED_LOCAL, Wake, S.RESUMING, (E.RESTORE,)),
+    Rule(S.PAUSED_DURABLE, Resume, S.RESUMING, (E.RESTORE,)),
+    Rule(S.PAUSED_DURABLE, Wake, S.RESUMING, (E.RESTORE,)),
+    Rule(S.RESUMING, Started, S.RUNNING),
+    Rule(S.RESUMING, OperationFailed, None, (E.RELEASE,)),
+    Rule(S.RESUMING, InstanceLost, None, (E.RELEASE,)),
+    Rule(S.LOST, Resume, S.RESUMING, (E.RESTORE,)),
+    *(Rule(source, Delete, S.DELETING, (E.ERASE,)) for source in S if source not in {S.DELETING, S.DELETED}),
+    Rule(S.DELETING, Deleted, S.DELETED),
+)
+
+ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
+    {
+        (S.PAUSING, Pause),
+        (S.PAUSED_LOCAL, Pause),
+        (S.PAUSED_DURABLE, Pause),
+        (S.SNAPSHOTTING, Snapshot),
+        (S.SNAPSHOTTING, Wake),
+        (S.RUNNING, Resume),
+        (S.RUNNING, Wake),
+        (S.RESUMING, Resume),
+        (S.RESUMING, Wake),
+        (S.CREATING, Resume),
+        (S.CREATING, Wake),
+        (S.DELETING, Delete),
+        (S.DELETED, Delete),
+        (S.DELETING, OperationFailed),
+        (S.DELETING, InstanceLost),
+        (S.DELETED, Deleted),
+    }
+)
+
+_RULE_FOR = {(rule.source, rule.event): rule for rule in RULES}
+_ORDERS = frozenset({E.RESTORE, E.CHECKPOINT, E.ERASE})
+_RUNS_INSTANCE = frozenset({S.RUNNING, S.SNAPSHOTTING, S.PAUSING})
+
+
+def decide(session: Session, event: Event, *, now_s: float) -> Accepted | Ignored | Denied:
+    """What ``event`` does to ``session`` at wall time ``now_s``. Total; never raises; no I/O."""
+    if isinstance(event, Report):
+        if event.generation != session.generation:
+            return Ignored("stale_generation")
+        if event.operation != session.operation and not isinstance(event, InstanceLost):
+            return Ignored("stale_operation")
+    rule = _RULE_FOR.get((session.status, type(event)))
+    if rule is None:
+        if (session.status, type(event)) in ALREADY:
+            return Ignored("already")
+        return Denied(f"cannot_{_snake(type(event).__name__)}_while_{session.status.public}")
+    refusal = _refusal(session, event)
+    if refusal is not None:
+        return Denied(refusal)
+    return Accepted(_advance(session, event, rule, now_s), rule.effects)
+
+
+def _refusal(session: Session, event: Event) -> str | None:
+    if isinstance(event, Create) and session.operation:
+        return "cannot_create_twice"
+    if isinstance(event, Resume) and session.status is S.LOST:
+        if session.snapshot is None:
+            return "cannot_resume_without_snapshot"
+        if not event.allow_older:
+            return "cannot_resume_lost_session_unless_older_state_is_allowed"
+    return None
+
+
+def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Session:
+    changed = _absorb(session, event)
+    target = rule.target or _paused_for(changed.durability)
+    orders = bool(_ORDERS.intersection(rule.effects)) or isinstance(event, Wake)
+    return _account(
+        replace(
+            changed,
+            status=target,
+            generation=session.generation + (E.RESTORE in rule.effects),
+            operation=session.operation + orders,
+            ordered_at_s=now_s if orders else session.ordered_at_s,
+        ),
+        was=session.status,
+        now_s=now_s,
+    )
+
+
+def _absorb(session: Session, event: Event) -> Session:
+    """The facts that a report carries, laid into the record."""
+    match event:
+        case Started():
+            return replace(
+                session,
+                instance=event.instance,
+                last_timings_ms=event.timings_ms,
+                last_error=None,
+                paused_at_s=None,
+                resumes_count=session.resumes_count + (session.status is S.RESUMING),
+            )
+        case SnapshotStored():
+            paused = session.status is S.PAUSING
+            return replace(
+                session,
+                snapshot=event.snapshot,
+                durability=event.durability,
+                paused_at_s=event.snapshot.instant_s if paused else session.paused_at_s,
+                instance=None if paused else session.instance,
+                cpu_s=session.cpu_s + (event.cpu_s if paused else 0.0),
+                last_error=None,
+            )
+        case OperationFailed() | InstanceLost():
+            gone = isinstance(event, InstanceLost) or session.status is S.RESUMING
+            return replace(session, last_error=event.reason, instance=None if gone else session.instance)
+        case Deleted():
+            return replace(session, instance=None, snapshot=None, durability=None, wrapped_key="", paused_at_s=None)
+        case _:
+            return session
+
+
+def _account(session: Session, *, was: Status, now_s: float) -> Session:
+    """Compute seconds run exactly while an instance of the session runs."""
+    runs, ran = session.status in _RUNS_INSTANCE, was in _RUNS_INSTANCE
+    if runs and not ran:
+        return replace(session, running_since_s=now_s)
+    if ran and not runs and session.running_since_s is not None:
+        spent_s = max(0.0, now_s - session.running_since_s)
+        return replace(session, running_since_s=None, compute_s=session.compute_s + spent_s)
+    return session
+
+
+def _paused_for(durability: Durability | None) -> Status:
+    return S.PAUSED_DURABLE if durability is Durability.OBJECT else S.PAUSED_LOCAL
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+def is_paused(session: Session) -> bool:
+    """True if the session waits in the store."""
+    return session.status in PAUSED
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram (docs/lifecycle.mmd is this text; a test compares)."""
+    lines = ["stateDiagram-v2", "    [*] --> creating"]
+    for rule in RULES:
+        target = "paused" if rule.target is None else rule.target.value
+        effects = f" / {', '.join(rule.effects)}" if rule.effects else ""
+        lines.append(f"    {rule.source.value} --> {target}: {rule.event.__name__}{effects}")
+    lines += [
+        "    state paused <<choice>>",
+        "    paused --> paused_local: durability disk",
+        "    paused --> paused_durable: durability object",
+        "    deleted --> [*]",
+    ]
+    return "\n".join(lines) + "\n"
