@@ -5,7 +5,9 @@ Rule 2: effects are level-triggered: repeated with the same operation number unt
 Rule 3: a report counts only under the generation *and* the operation it was ordered with. A generation fences
         reports, not processes: whoever places a session anew must first know the old instance gone or stopped.
 Rule 4: a pair that stands in neither table is ``Denied("cannot_<event>_while_<status>")``; the reason is API.
-Rule 5: the last good snapshot changes only with ``SnapshotStored``, which is sent after the store's pointer moved.
+Rule 5: the last good snapshot changes only with ``SnapshotStored``, which is sent after the store's pointer moved, and
+        only to one of a higher sequence. Between its capture and the next order an instance stays frozen.
+Rule 6: a report may be lost, late, repeated or overtaken by another; that is never an error: it is ``Ignored``.
 """
 
 from __future__ import annotations
@@ -136,7 +138,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One arrow. ``target`` None: back to the paused status that the session's durability names."""
+    """One arrow. ``target`` None: where the session rests without an instance (paused as durable as it is, or lost)."""
 
     source: Status
     event: type[Event]
@@ -169,6 +171,8 @@ RULES: tuple[Rule, ...] = (
     Rule(S.RESUMING, OperationFailed, None, (E.RELEASE,)),
     Rule(S.RESUMING, InstanceLost, None, (E.RELEASE,)),
     Rule(S.LOST, Resume, S.RESUMING, (E.RESTORE,)),
+    # The instance died frozen, after its capture was committed: the loss was told first, and nothing is lost.
+    Rule(S.LOST, SnapshotStored, None, (E.RELEASE,)),
     *(Rule(source, Delete, S.DELETING, (E.ERASE,)) for source in S if source not in {S.DELETING, S.DELETED}),
     Rule(S.DELETING, Deleted, S.DELETED),
 )
@@ -180,6 +184,7 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
         (S.PAUSED_DURABLE, Pause),
         (S.SNAPSHOTTING, Snapshot),
         (S.SNAPSHOTTING, Wake),
+        (S.SNAPSHOTTING, Resume),
         (S.RUNNING, Resume),
         (S.RUNNING, Wake),
         (S.RESUMING, Resume),
@@ -188,9 +193,11 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
         (S.CREATING, Wake),
         (S.DELETING, Delete),
         (S.DELETED, Delete),
-        (S.DELETING, OperationFailed),
-        (S.DELETING, InstanceLost),
         (S.DELETED, Deleted),
+        # Reports of the last order that come again, or were overtaken by the loss of the instance.
+        *((status, Started) for status in (S.RUNNING, S.LOST, *PAUSED)),
+        *((status, OperationFailed) for status in (S.RUNNING, S.LOST, *PAUSED, S.DELETING, S.DELETED)),
+        *((status, InstanceLost) for status in (S.LOST, *PAUSED, S.DELETING, S.DELETED)),
     }
 )
 
@@ -201,11 +208,9 @@ _RUNS_INSTANCE = frozenset({S.RUNNING, S.SNAPSHOTTING, S.PAUSING})
 
 def decide(session: Session, event: Event, *, now_s: float) -> Accepted | Ignored | Denied:
     """What ``event`` does to ``session`` at wall time ``now_s``. Total; never raises; no I/O."""
-    if isinstance(event, Report):
-        if event.generation != session.generation:
-            return Ignored("stale_generation")
-        if event.operation != session.operation and not isinstance(event, InstanceLost):
-            return Ignored("stale_operation")
+    stale = _staleness(session, event) if isinstance(event, Report) else None
+    if stale is not None:
+        return Ignored(stale)
     rule = _RULE_FOR.get((session.status, type(event)))
     if rule is None:
         if (session.status, type(event)) in ALREADY:
@@ -215,6 +220,17 @@ def decide(session: Session, event: Event, *, now_s: float) -> Accepted | Ignore
     if refusal is not None:
         return Denied(refusal)
     return Accepted(_advance(session, event, rule, now_s), rule.effects)
+
+
+def _staleness(session: Session, report: Report) -> str | None:
+    """Why ``report`` tells nothing new. The loss of an instance counts whatever was ordered of it since."""
+    if report.generation != session.generation:
+        return "stale_generation"
+    if report.operation != session.operation and not isinstance(report, InstanceLost):
+        return "stale_operation"
+    if isinstance(report, SnapshotStored) and session.snapshot is not None:
+        return "already" if report.snapshot.sequence <= session.snapshot.sequence else None
+    return None
 
 
 def _refusal(session: Session, event: Event) -> str | None:
@@ -230,7 +246,7 @@ def _refusal(session: Session, event: Event) -> str | None:
 
 def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Session:
     changed = _absorb(session, event)
-    target = rule.target or _paused_for(changed.durability)
+    target = rule.target or _rests_as(changed)
     orders = bool(_ORDERS.intersection(rule.effects)) or isinstance(event, Wake)
     return _account(
         replace(
@@ -258,7 +274,7 @@ def _absorb(session: Session, event: Event) -> Session:
                 resumes_count=session.resumes_count + (session.status is S.RESUMING),
             )
         case SnapshotStored():
-            paused = session.status is S.PAUSING
+            paused = session.status in {S.PAUSING, S.LOST}
             return replace(
                 session,
                 snapshot=event.snapshot,
@@ -272,7 +288,9 @@ def _absorb(session: Session, event: Event) -> Session:
             gone = isinstance(event, InstanceLost) or session.status is S.RESUMING
             return replace(session, last_error=event.reason, instance=None if gone else session.instance)
         case Deleted():
-            return replace(session, instance=None, snapshot=None, durability=None, wrapped_key="", paused_at_s=None)
+            return replace(
+                session, instance=None, snapshot=None, durability=None, wrapped_key="", paused_at_s=None, env={}
+            )
         case _:
             return session
 
@@ -288,8 +306,11 @@ def _account(session: Session, *, was: Status, now_s: float) -> Session:
     return session
 
 
-def _paused_for(durability: Durability | None) -> Status:
-    return S.PAUSED_DURABLE if durability is Durability.OBJECT else S.PAUSED_LOCAL
+def _rests_as(session: Session) -> Status:
+    """``paused_at_s`` stands from a pause until the next start, so a failed resume of a lost session is still lost."""
+    if session.paused_at_s is None:
+        return S.LOST
+    return S.PAUSED_DURABLE if session.durability is Durability.OBJECT else S.PAUSED_LOCAL
 
 
 def _snake(name: str) -> str:
@@ -303,15 +324,15 @@ def is_paused(session: Session) -> bool:
 
 def diagram() -> str:
     """The table as a Mermaid state diagram (docs/lifecycle.mmd is this text; a test compares)."""
-    lines = ["stateDiagram-v2", "    [*] --> creating"]
+    lines = ["stateDiagram-v2", "    state resting <<choice>>", "    [*] --> creating"]
     for rule in RULES:
-        target = "paused" if rule.target is None else rule.target.value
+        target = "resting" if rule.target is None else rule.target.value
         effects = f" / {', '.join(rule.effects)}" if rule.effects else ""
         lines.append(f"    {rule.source.value} --> {target}: {rule.event.__name__}{effects}")
     lines += [
-        "    state paused <<choice>>",
-        "    paused --> paused_local: durability disk",
-        "    paused --> paused_durable: durability object",
+        "    resting --> paused_local: durability cache or disk",
+        "    resting --> paused_durable: durability object",
+        "    resting --> lost: its newest state is gone",
         "    deleted --> [*]",
     ]
     return "\n".join(lines) + "\n"
