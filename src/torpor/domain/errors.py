@@ -134,3 +134,9 @@ class EngineError(TorporError):
 
     code = "engine_error"
     http_status = 500
+
+
+def error_for(code: str, message: str, **details: Any) -> TorporError:  # noqa: ANN401 - details are free-form JSON
+    """The error whose wire name is ``code``; a plain TorporError for a name that this version does not know."""
+    classes = {kind.code: kind for kind in TorporError.__subclasses__()}
+    return classes.get(code, TorporError)(message, **details)

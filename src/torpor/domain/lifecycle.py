@@ -94,9 +94,10 @@ class SnapshotStored(Report):
 
 @dataclass(frozen=True, slots=True)
 class OperationFailed(Report):
-    """The order could not be carried out; what it was to change is as before."""
+    """The order could not be carried out; what it was to change is as before. ``code``: the error's wire name."""
 
     reason: str
+    code: str = "internal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ RULES: tuple[Rule, ...] = (
     Rule(S.PAUSING, SnapshotStored, None, (E.RELEASE,)),
     Rule(S.PAUSING, OperationFailed, S.RUNNING, (E.THAW,)),
     Rule(S.PAUSING, Wake, S.RUNNING, (E.THAW,)),
+    Rule(S.PAUSING, Resume, S.RUNNING, (E.THAW,)),
     Rule(S.PAUSING, InstanceLost, S.LOST),
     Rule(S.PAUSED_LOCAL, Resume, S.RESUMING, (E.RESTORE,)),
     Rule(S.PAUSED_LOCAL, Wake, S.RESUMING, (E.RESTORE,)),
@@ -184,6 +186,7 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
         (S.PAUSED_DURABLE, Pause),
         (S.SNAPSHOTTING, Snapshot),
         (S.SNAPSHOTTING, Wake),
+        (S.SNAPSHOTTING, Resume),
         (S.SNAPSHOTTING, Resume),
         (S.RUNNING, Resume),
         (S.RUNNING, Wake),
@@ -247,7 +250,8 @@ def _refusal(session: Session, event: Event) -> str | None:
 def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Session:
     changed = _absorb(session, event)
     target = rule.target or _rests_as(changed)
-    orders = bool(_ORDERS.intersection(rule.effects)) or isinstance(event, Wake)
+    # Giving up a pause is an order too: its new number makes the late end of the capture stale.
+    orders = bool(_ORDERS.intersection(rule.effects)) or (E.THAW in rule.effects and isinstance(event, Command))
     return _account(
         replace(
             changed,
@@ -270,6 +274,7 @@ def _absorb(session: Session, event: Event) -> Session:
                 instance=event.instance,
                 last_timings_ms=event.timings_ms,
                 last_error=None,
+                last_error_code=None,
                 paused_at_s=None,
                 resumes_count=session.resumes_count + (session.status is S.RESUMING),
             )
@@ -283,10 +288,16 @@ def _absorb(session: Session, event: Event) -> Session:
                 instance=None if paused else session.instance,
                 cpu_s=session.cpu_s + (event.cpu_s if paused else 0.0),
                 last_error=None,
+                last_error_code=None,
             )
         case OperationFailed() | InstanceLost():
             gone = isinstance(event, InstanceLost) or session.status is S.RESUMING
-            return replace(session, last_error=event.reason, instance=None if gone else session.instance)
+            return replace(
+                session,
+                last_error=event.reason,
+                last_error_code=event.code if isinstance(event, OperationFailed) else "instance_lost",
+                instance=None if gone else session.instance,
+            )
         case Deleted():
             return replace(
                 session, instance=None, snapshot=None, durability=None, wrapped_key="", paused_at_s=None, env={}

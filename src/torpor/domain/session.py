@@ -111,6 +111,7 @@ class Session:
     cpu_s: float = 0.0
     resumes_count: int = 0
     last_error: str | None = None
+    last_error_code: str | None = None
     last_timings_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -1,0 +1,1 @@
+"""The host itself: mounts and files that are no engine's."""

@@ -1,0 +1,292 @@
+"""One session's transitions, performed: the only writer of its record and the only holder of its instance.
+
+Order of every step: decide and store (``Records``), then act, then report what happened by deciding again. A report
+that is no longer current changes nothing, and what was done under it is undone here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from torpor.domain.errors import Conflict, TorporError, Unavailable
+from torpor.domain.lifecycle import (
+    Accepted,
+    Create,
+    Delete,
+    Deleted,
+    Effect,
+    InstanceLost,
+    OperationFailed,
+    Report,
+    Resume,
+    SnapshotStored,
+    Started,
+    Wake,
+)
+from torpor.domain.session import Durability, Session, Status
+from torpor.ports.catalog import TemplateRecord
+from torpor.ports.clock import Clock
+from torpor.ports.engine import InstanceShape, InstanceStatus
+from torpor.ports.entropy import Entropy
+from torpor.ports.guest import Cause, Notice
+from torpor.services.capture import Capture, CaptureOrder, GivenUpError
+from torpor.services.live import Live, Runtime, Runtimes
+from torpor.services.placement import Placed, Placement, discard
+from torpor.services.records import Decided, Records, conflict
+from torpor.services.requests import Resumption
+from torpor.services.supervisor import Supervisor
+from torpor.store.snapshots import SnapshotRef, SnapshotStore
+
+log = structlog.get_logger()
+
+WAKE_ROUNDS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """What a session of a template is made from."""
+
+    template: TemplateRecord
+    golden: SnapshotRef
+    shape: InstanceShape
+
+
+class Driver:
+    """Performs the lifecycle's effects on this node."""
+
+    def __init__(
+        self,
+        records: Records,
+        runtimes: Runtimes,
+        placement: Placement,
+        capture: Capture,
+        store: SnapshotStore,
+        supervisor: Supervisor,
+        origin: tuple[Clock, Entropy],
+    ) -> None:
+        self._records = records
+        self._runtimes = runtimes
+        self._placement = placement
+        self._capture = capture
+        self._store = store
+        self._supervisor = supervisor
+        self._clock, self._entropy = origin
+
+    async def create(self, session: Session, blueprint: Blueprint) -> tuple[Session, Resumption]:
+        """Place a stored, new record for the first time. On failure nothing of the session is left."""
+        runtime = self._runtimes.of(session.id)
+        async with runtime.placing:
+            decided = await self._records.apply(session.tenant, session.id, Create())
+            try:
+                placed_session, _, resumption = await self._place(decided.session, blueprint, Cause.CREATED)
+            except TorporError:
+                await self._erase_stored(session)
+                raise
+            return placed_session, resumption
+
+    async def ensure_running(
+        self, session: Session, blueprint: Blueprint, *, resume: Resume | None = None
+    ) -> tuple[Session, Live, Resumption | None]:
+        """The session's live instance, woken if need be. Concurrent callers share one resume.
+
+        ``resume``: an explicit request instead of a burst's. Raises: Conflict; whatever a placement raises.
+        """
+        runtime = self._runtimes.of(session.id)
+        async with runtime.placing:
+            for _ in range(WAKE_ROUNDS_MAX):
+                decided = await self._records.apply(session.tenant, session.id, resume or Wake())
+                if _has(decided, Effect.RESTORE):
+                    return await self._place(decided.session, blueprint, Cause.RESUMED)
+                if _has(decided, Effect.THAW):
+                    runtime.give_up.set()
+                if runtime.capture is not None:
+                    await asyncio.wait((runtime.capture,))
+                    continue
+                live = runtime.live
+                if decided.session.status is Status.RUNNING and live is not None:
+                    return decided.session, live, None
+                await self.lose(decided.session, "this server holds no instance of it")
+        raise Unavailable(
+            f"cannot wake session {session.id}: its status kept changing; repeat the call", retry_after_s=1
+        )
+
+    async def _place(self, session: Session, blueprint: Blueprint, cause: Cause) -> tuple[Session, Live, Resumption]:
+        """Perform RESTORE for a stored order, and report."""
+        ref = blueprint.golden if session.snapshot is None else SnapshotRef.from_json(session.snapshot.ref)
+        try:
+            placed = await self._placement.place(
+                ref, blueprint.shape, lambda wall_s: self._notice(session, cause, wall_s)
+            )
+        except BaseException as error:
+            code = error.code if isinstance(error, TorporError) else TorporError.code
+            failed = OperationFailed(session.generation, session.operation, str(error) or type(error).__name__, code)
+            await asyncio.shield(self._report(session, failed))
+            raise
+        started = Started(session.generation, session.operation, placed.live.instance, placed.timings_ms)
+        decided = await asyncio.shield(self._report(session, started))
+        if not isinstance(decided.decision, Accepted):
+            await discard(placed.live)
+            raise conflict(decided.session, "placed_too_late")
+        self._runtimes.of(session.id).live = placed.live
+        return decided.session, placed.live, self._resumption(session, cause, placed)
+
+    def begin_capture(self, session: Session, blueprint: Blueprint) -> None:
+        """Perform CHECKPOINT for a stored order, in the background; ``settled`` waits for it."""
+        runtime = self._runtimes.of(session.id)
+        assert runtime.capture is None, "a second capture of one session"
+        runtime.give_up.clear()
+        work = self._capture_and_report(session, blueprint, runtime)
+        runtime.capture = self._supervisor.start(work, name=f"capture:{session.id}")
+
+    async def settled(self, session: Session) -> None:
+        """Wait for the capture under way, if any."""
+        capture = self._runtimes.of(session.id).capture
+        if capture is not None:
+            await asyncio.wait((capture,))
+
+    async def _capture_and_report(self, session: Session, blueprint: Blueprint, runtime: Runtime) -> None:
+        live = runtime.live
+        try:
+            if live is None:
+                await self.lose(session, "this server holds no instance of it")
+                return
+            outcome = await self._captured(session, blueprint, live, runtime)
+            decided = await self._report(session, outcome)
+            if _has(decided, Effect.RELEASE):
+                runtime.live = None
+                await self._release(session, live)
+            elif decided.session.status is Status.RUNNING:
+                await self.go_on(decided.session, live)
+        finally:
+            runtime.capture = None
+
+    async def _captured(
+        self, session: Session, blueprint: Blueprint, live: Live, runtime: Runtime
+    ) -> SnapshotStored | OperationFailed:
+        order = CaptureOrder(
+            tenant=session.tenant,
+            subject=session.id,
+            sequence=session.operation,
+            wrapped_key=base64.b64decode(session.wrapped_key),
+            parent=None if session.snapshot is None else SnapshotRef.from_json(session.snapshot.ref),
+            template=blueprint.golden,
+            meta=_meta(session),
+        )
+        try:
+            snapshot = await self._capture.take(live, order, runtime.give_up)
+            usage = await live.engine.usage(live.instance)
+        except GivenUpError:
+            return OperationFailed(session.generation, session.operation, "a burst arrived", Conflict.code)
+        except TorporError as error:
+            log.warning("capture failed", session=session.id, code=error.code, error=error.message)
+            return OperationFailed(session.generation, session.operation, error.message, error.code)
+        return SnapshotStored(
+            session.generation, session.operation, snapshot, Durability.DISK, cpu_s=usage.get("cpu_s", 0.0)
+        )
+
+    async def go_on(self, session: Session, live: Live) -> None:
+        """Thaw a captured instance in place; if that cannot be done it is gone, and the record says so."""
+        try:
+            await live.engine.thaw(live.instance)
+            await live.guest.proceed(self._notice(session, Cause.ABORTED, self._clock.wall_s()))
+        except TorporError as error:
+            await self.lose(session, f"{error.code}: {error.message}")
+
+    async def lost_if_dead(self, session: Session, live: Live, error: TorporError) -> None:
+        """After a guest error: if the sandbox died, say so in the record."""
+        status = await live.engine.inspect(live.instance)
+        if status in {InstanceStatus.STOPPED, InstanceStatus.ABSENT}:
+            await self.lose(session, f"its sandbox died: {error.message}")
+
+    async def lose(self, session: Session, reason: str) -> None:
+        """Record a certain loss: destroy what is left of the instance first, then say so."""
+        runtime = self._runtimes.of(session.id)
+        live, runtime.live = runtime.live, None
+        if live is not None:
+            await discard(live)
+        with contextlib.suppress(Conflict):
+            await self._report(session, InstanceLost(session.generation, session.operation, reason))
+
+    async def _release(self, session: Session, live: Live) -> None:
+        error = await discard(live)
+        if error is not None:
+            log.error("released instance was not destroyed", session=session.id, error=error.message)
+
+    async def erase(self, session: Session) -> Session:
+        """Perform ERASE: wait out what is under way, destroy, shred, remove. Repeatable until it succeeds."""
+        runtime = self._runtimes.of(session.id)
+        runtime.give_up.set()
+        await self.settled(session)
+        async with runtime.placing:
+            return await self._erase_stored(session)
+
+    async def _erase_stored(self, session: Session) -> Session:
+        decided = await self._records.apply(session.tenant, session.id, Delete())
+        if decided.session.status is Status.DELETED:
+            return decided.session
+        runtime = self._runtimes.of(session.id)
+        live, runtime.live = runtime.live, None
+        if live is not None and (error := await discard(live)) is not None:
+            raise error
+        await self._store.delete_subject(session.tenant, session.id)
+        record = decided.session
+        done = await self._report(record, Deleted(record.generation, record.operation))
+        self._runtimes.forget(session.id)
+        return done.session
+
+    async def _report(self, session: Session, report: Report) -> Decided:
+        return await self._records.apply(session.tenant, session.id, report)
+
+    def _notice(self, session: Session, cause: Cause, wall_s: float) -> Notice:
+        paused_at_s = session.paused_at_s
+        return Notice(
+            session=session.id,
+            generation=session.generation,
+            cause=cause,
+            clone=cause is Cause.CREATED,
+            wall_time_s=wall_s,
+            gap_s=0.0 if paused_at_s is None else max(0.0, wall_s - paused_at_s),
+            paused_at_s=paused_at_s,
+            entropy=self._entropy.bytes(32),
+            hostname=session.hostname,
+            machine_id=session.machine_id,
+            env=dict(session.env),
+        )
+
+    def _resumption(self, session: Session, cause: Cause, placed: Placed) -> Resumption:
+        wall_s = self._clock.wall_s()
+        return Resumption(
+            cause=cause,
+            gap_s=0.0 if session.paused_at_s is None else max(0.0, wall_s - session.paused_at_s),
+            wall_time_s=wall_s,
+            tier="local",
+            generation=session.generation,
+            dropped=placed.ready.dropped,
+            timings_ms=placed.timings_ms,
+        )
+
+
+def _has(decided: Decided, effect: Effect) -> bool:
+    return isinstance(decided.decision, Accepted) and effect in decided.decision.effects
+
+
+def _meta(session: Session) -> Mapping[str, Any]:
+    """What a rebuilt catalog needs to know of the session, sealed with its snapshot."""
+    return {
+        "name": session.name,
+        "template": session.template,
+        "template_digest": session.template_digest,
+        "generation": session.generation,
+        "operation": session.operation,
+        "created_at_s": session.created_at_s,
+        "persistence": session.persistence.value,
+        "metadata": dict(session.metadata),
+        "env": dict(session.env),
+    }

@@ -1,0 +1,57 @@
+"""Sessions that have an instance on this node now."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from torpor.domain.ids import InstanceId, SessionId
+from torpor.ports.engine import Engine
+from torpor.ports.guest import Guest
+
+
+@dataclass(slots=True)
+class Live:
+    """A placed session: its instance, and the guest in it. ``generation`` is the one it was placed under."""
+
+    instance: InstanceId
+    engine: Engine
+    guest: Guest
+    generation: int
+
+
+@dataclass(slots=True)
+class Runtime:
+    """What this process holds of one session besides its record.
+
+    ``placing``: held while the session is placed, so that concurrent wakes share one resume.
+    ``capture``: the pause or snapshot under way; ``give_up`` ends it early, in place.
+    """
+
+    live: Live | None = None
+    placing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    capture: asyncio.Task[None] | None = None
+    give_up: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Runtimes:
+    """One ``Runtime`` per session that this process has touched and that is not deleted."""
+
+    def __init__(self) -> None:
+        self._of: dict[SessionId, Runtime] = {}
+
+    def of(self, session: SessionId) -> Runtime:
+        """The session's runtime, made on first use."""
+        return self._of.setdefault(session, Runtime())
+
+    def forget(self, session: SessionId) -> None:
+        """Drop it once the session is deleted."""
+        self._of.pop(session, None)
+
+    def instances(self) -> frozenset[InstanceId]:
+        """All instances that sessions hold."""
+        return frozenset(runtime.live.instance for runtime in self._of.values() if runtime.live is not None)
+
+    def all_live(self) -> tuple[Live, ...]:
+        """Every placed session's instance and guest."""
+        return tuple(runtime.live for runtime in self._of.values() if runtime.live is not None)

@@ -1,0 +1,156 @@
+"""After a start: make records and instances agree again. Nothing is trusted but the record, the store and the engine.
+
+A server that died left records in passing statuses, instances that run on, and instances nobody will ever ask for.
+Each record is settled by what can be proved: a committed snapshot, a guest that answers, or an instance that is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from torpor.domain.errors import Conflict, TorporError
+from torpor.domain.ids import InstanceId
+from torpor.domain.lifecycle import InstanceLost, OperationFailed, SnapshotStored
+from torpor.domain.session import Durability, Session, SnapshotRecord, Status
+from torpor.ports.catalog import Catalog
+from torpor.ports.engine import Engine
+from torpor.ports.guest import Guest, GuestDialer
+from torpor.services.driver import Driver
+from torpor.services.live import Live, Runtimes
+from torpor.services.placement import Engines
+from torpor.services.records import Records
+from torpor.store.snapshots import SnapshotStore
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Settled:
+    """What a reconciliation did, by session or instance id."""
+
+    reattached: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    paused: list[str] = field(default_factory=list)
+    erased: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+
+
+class Reconciler:
+    """Runs once, before the first request is served."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        records: Records,
+        runtimes: Runtimes,
+        driver: Driver,
+        store: SnapshotStore,
+        engines: Engines,
+        dialer: GuestDialer,
+    ) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._runtimes = runtimes
+        self._driver = driver
+        self._store = store
+        self._engines = engines
+        self._dialer = dialer
+
+    async def run(self) -> Settled:
+        """Settle every unfinished record, then destroy every instance that no record holds. Repeatable."""
+        settled = Settled()
+        owners: dict[InstanceId, Engine] = {}
+        for engine in self._engines.by_build.values():
+            owners |= dict.fromkeys(await engine.instances(), engine)
+        for session in await self._catalog.unfinished():
+            try:
+                await self._settle(session, owners, settled)
+            except TorporError as error:
+                log.error("session not reconciled", session=session.id, code=error.code, error=error.message)
+        held = self._runtimes.instances()
+        for instance, engine in owners.items():
+            if instance not in held:
+                await engine.destroy(instance)
+                settled.orphans.append(instance)
+        return settled
+
+    async def _settle(self, session: Session, owners: dict[InstanceId, Engine], settled: Settled) -> None:
+        match session.status:
+            case Status.CREATING:
+                await self._fail(session, "the server stopped while it was created")
+                await self._driver.erase(session)
+                settled.erased.append(session.id)
+            case Status.DELETING:
+                await self._driver.erase(session)
+                settled.erased.append(session.id)
+            case Status.RESUMING:
+                await self._fail(session, "the server stopped while it was resumed")
+                settled.paused.append(session.id)
+            case Status.PAUSING | Status.SNAPSHOTTING if await self._report_committed(session):
+                settled.paused.append(session.id)
+                if session.status is Status.SNAPSHOTTING:
+                    await self._adopt(session, owners, settled, parked=True)
+            case _:
+                await self._adopt(session, owners, settled, parked=session.status is not Status.RUNNING)
+
+    async def _report_committed(self, session: Session) -> bool:
+        """If the capture of the current operation reached the store's pointer, the order did succeed: say so."""
+        head = await self._store.head(session.tenant, session.id)
+        if head is None or head.sequence != session.operation:
+            return False
+        manifest = await self._store.open(head)
+        snapshot = SnapshotRecord(
+            ref=head.to_json(),
+            sequence=head.sequence,
+            instant_s=float(manifest.meta["instant_s"]),
+            image_bytes=manifest.image_bytes,
+            new_bytes=0,  # what it cost was known only to the server that died
+        )
+        report = SnapshotStored(session.generation, session.operation, snapshot, Durability.DISK)
+        await self._records.apply(session.tenant, session.id, report)
+        return True
+
+    async def _adopt(
+        self, session: Session, owners: dict[InstanceId, Engine], settled: Settled, *, parked: bool
+    ) -> None:
+        """Take a running instance over from the dead server, or record that it is gone."""
+        engine = owners.get(session.instance) if session.instance is not None else None
+        live = await self._greeted(session, engine, parked=parked)
+        if live is None:
+            report = InstanceLost(
+                session.generation, session.operation, "its instance was gone when the server started"
+            )
+            await self._records.apply(session.tenant, session.id, report)
+            settled.lost.append(session.id)
+            return
+        self._runtimes.of(session.id).live = live
+        if parked:
+            await self._fail(session, "the server stopped while it was captured")
+            record = await self._catalog.get(session.tenant, session.id)
+            await self._driver.go_on(record, live)
+        settled.reattached.append(session.id)
+
+    async def _greeted(self, session: Session, engine: Engine | None, *, parked: bool) -> Live | None:
+        if engine is None or session.instance is None:
+            return None
+        guest: Guest | None = None
+        try:
+            await engine.thaw(session.instance)
+            guest = self._dialer.connect(session.instance, await engine.attach(session.instance))
+            if not parked:  # a parked guest answers nothing until it is told to proceed
+                await guest.hello()
+        except TorporError as error:
+            log.warning("instance does not answer", session=session.id, error=error.message)
+            if guest is not None:
+                await guest.close()
+            return None
+        return Live(session.instance, engine, guest, session.generation)
+
+    async def _fail(self, session: Session, reason: str) -> None:
+        report = OperationFailed(session.generation, session.operation, reason)
+        try:
+            await self._records.apply(session.tenant, session.id, report)
+        except Conflict as error:
+            log.warning("record moved on", session=session.id, error=error.message)

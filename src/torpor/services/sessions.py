@@ -1,0 +1,315 @@
+"""Sessions as callers see them: create, burst, pause, resume, delete, files. Wakes what sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from torpor.domain.errors import (
+    Conflict,
+    GuestError,
+    InvalidArgument,
+    NotFound,
+    TorporError,
+    Unsupported,
+    error_for,
+)
+from torpor.domain.ids import SessionId, TenantId, id_from_entropy, is_id, parse_name
+from torpor.domain.lifecycle import Accepted, Delete, Pause, Resume, is_paused
+from torpor.domain.session import Durability, Persistence, Session, Status
+from torpor.ports.catalog import Catalog, Page
+from torpor.ports.clock import Clock
+from torpor.ports.entropy import Entropy
+from torpor.ports.guest import BurstResult, Guest, OnOutput, Output, ProcessSpec
+from torpor.ports.keys import KeyStore
+from torpor.services.driver import Driver
+from torpor.services.live import Live, Runtimes
+from torpor.services.records import Records
+from torpor.services.requests import Burst, CreateRequest, Resumption
+from torpor.services.templates import Templates
+
+METADATA_ENTRIES_MAX = 64
+VALUE_CHARACTERS_MAX = 4096
+
+Run = Callable[[Guest, OnOutput], Awaitable[BurstResult]]
+
+
+class Sessions:
+    """The use cases. Every method takes the tenant, and a session by id or by name."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        keys: KeyStore,
+        records: Records,
+        runtimes: Runtimes,
+        driver: Driver,
+        templates: Templates,
+        origin: tuple[Clock, Entropy],
+    ) -> None:
+        self._catalog = catalog
+        self._keys = keys
+        self._records = records
+        self._runtimes = runtimes
+        self._driver = driver
+        self._templates = templates
+        self._clock, self._entropy = origin
+
+    async def create(self, tenant: TenantId, request: CreateRequest) -> tuple[Session, Resumption]:
+        """A new running session, a clone of its template's golden snapshot.
+
+        Raises: InvalidArgument, NotFound (the template), Conflict (the name), Unsupported. Leaves nothing on failure.
+        """
+        _check(request)
+        blueprint = await self._templates.blueprint(tenant, request.template)
+        session = Session(
+            id=SessionId(id_from_entropy(self._entropy.bytes(20))),
+            tenant=tenant,
+            template=blueprint.template.name,
+            template_digest=blueprint.template.digest,
+            created_at_s=self._clock.wall_s(),
+            name=request.name,
+            persistence=request.persistence,
+            limits=self._templates.limits(blueprint.template),
+            metadata=dict(request.metadata),
+            env=dict(request.env),
+        )
+        if request.name is not None and await self._catalog.find(tenant, request.name) is not None:
+            raise _name_taken(request.name)
+        key = await self._keys.create(tenant, session.id)
+        try:
+            stored = await self._catalog.insert(replace(session, wrapped_key=base64.b64encode(key.wrapped).decode()))
+        except Conflict as error:
+            await self._keys.destroy(tenant, session.id)
+            raise _name_taken(str(request.name)) from error
+        return await self._driver.create(stored, blueprint)
+
+    async def get(self, tenant: TenantId, ref: str) -> Session:
+        """The record. Raises: NotFound."""
+        if is_id(ref):
+            session: Session | None = await self._catalog.get(tenant, SessionId(ref))
+        else:
+            session = await self._catalog.find(tenant, ref)
+        if session is None or session.status is Status.DELETED:
+            raise NotFound(f"no session {ref!r}: list those that exist with `torpor ls`", session=ref)
+        return session
+
+    async def page(self, tenant: TenantId, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Sessions, newest first."""
+        return await self._catalog.page(tenant, cursor=cursor, limit=limit)
+
+    async def pause(self, tenant: TenantId, ref: str, *, wait: Durability | None = Durability.DISK) -> Session:
+        """Snapshot, store and release. Returns once the snapshot is as durable as ``wait`` says; None: at once.
+
+        Idempotent; concurrent callers share one capture.
+        Raises: Conflict (a burst arrived, or not possible now), StorageFull and others: it is still running.
+        """
+        if wait is Durability.OBJECT:
+            raise Unsupported(
+                "cannot wait for durability object: this server's store is a local folder, which is disk; wait for disk",
+                offered=[Durability.DISK.value],
+            )
+        session = await self.get(tenant, ref)
+        blueprint = await self._templates.blueprint_of(session)
+        decided = await self._records.apply(tenant, session.id, Pause())
+        if isinstance(decided.decision, Accepted):
+            self._driver.begin_capture(decided.session, blueprint)
+        if wait is None:
+            return decided.session
+        await self._driver.settled(session)
+        after = await self.get(tenant, session.id)
+        if not is_paused(after):
+            raise _not_paused(after)
+        return after
+
+    async def resume(
+        self, tenant: TenantId, ref: str, *, allow_older: bool = False
+    ) -> tuple[Session, Resumption | None]:
+        """Bring it back; None if it was running. ``allow_older``: a lost session may go back to its last snapshot."""
+        session = await self.get(tenant, ref)
+        blueprint = await self._templates.blueprint_of(session)
+        running, _, resumption = await self._driver.ensure_running(
+            session, blueprint, resume=Resume(allow_older=allow_older)
+        )
+        return running, resumption
+
+    async def delete(self, tenant: TenantId, ref: str) -> Session:
+        """Destroy it, shred its key, remove its objects; all done on return. Works in every status."""
+        session = await self.get(tenant, ref)
+        decided = await self._records.apply(tenant, session.id, Delete())
+        return await self._driver.erase(decided.session)
+
+    async def code(
+        self,
+        tenant: TenantId,
+        ref: str,
+        source: str,
+        *,
+        context: str = "default",
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Burst:
+        """Run Python in a context of the session. An exception in it is a value."""
+        return await self._burst(
+            tenant,
+            ref,
+            lambda guest, output: guest.code(source, context=context, timeout_s=timeout_s, on_output=output),
+            on_output,
+        )
+
+    async def shell(
+        self,
+        tenant: TenantId,
+        ref: str,
+        command: str,
+        *,
+        shell: str = "default",
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Burst:
+        """Run a command in a persistent shell of the session."""
+        return await self._burst(
+            tenant,
+            ref,
+            lambda guest, output: guest.shell(command, shell=shell, timeout_s=timeout_s, on_output=output),
+            on_output,
+        )
+
+    async def execute(
+        self, tenant: TenantId, ref: str, process: ProcessSpec, *, on_output: OnOutput | None = None
+    ) -> Burst:
+        """Run a process in the session."""
+        if not process.argv:
+            raise InvalidArgument("cannot run an empty command: give argv at least one word", field="argv")
+        return await self._burst(tenant, ref, lambda guest, output: guest.execute(process, on_output=output), on_output)
+
+    async def interrupt(self, tenant: TenantId, ref: str, *, context: str = "default") -> None:
+        """KeyboardInterrupt in a running burst; does not wake a sleeping session, which runs none."""
+        session = await self.get(tenant, ref)
+        live = self._runtimes.of(session.id).live
+        if live is not None and session.status is Status.RUNNING:
+            await live.guest.interrupt(context=context)
+
+    async def read_file(self, tenant: TenantId, ref: str, path: str) -> AsyncIterator[bytes]:
+        """Stream a file out of the session."""
+        session, live, _ = await self._awake(tenant, ref)
+        try:
+            async for piece in live.guest.read_file(path):
+                yield piece
+        except GuestError as error:
+            await self._explain(session, live, error)
+            raise
+
+    async def write_file(
+        self, tenant: TenantId, ref: str, path: str, data: AsyncIterator[bytes], *, mode: int = 0o644
+    ) -> int:
+        """Stream a file into the session; replaced atomically."""
+        session, live, _ = await self._awake(tenant, ref)
+        try:
+            return await live.guest.write_file(path, data, mode=mode)
+        except GuestError as error:
+            await self._explain(session, live, error)
+            raise
+
+    async def usage(self, tenant: TenantId, ref: str) -> Mapping[str, float]:
+        """What its instance uses now; zeros while it has none."""
+        session = await self.get(tenant, ref)
+        live = self._runtimes.of(session.id).live
+        if live is None:
+            return {"cpu_s": 0.0, "memory_bytes": 0.0}
+        return await live.engine.usage(live.instance)
+
+    async def pause_all(self) -> int:
+        """Pause every running session, for a shutdown; those that cannot be paused go on. How many were paused."""
+        running = [session for session in await self._catalog.unfinished() if session.status is Status.RUNNING]
+        outcomes = await asyncio.gather(
+            *(self.pause(session.tenant, session.id) for session in running), return_exceptions=True
+        )
+        return sum(isinstance(outcome, Session) for outcome in outcomes)
+
+    async def _awake(self, tenant: TenantId, ref: str) -> tuple[Session, Live, Resumption | None]:
+        session = await self.get(tenant, ref)
+        live = self._runtimes.of(session.id).live
+        if session.status is Status.RUNNING and live is not None and live.generation == session.generation:
+            return session, live, None  # the common case costs one catalog read
+        return await self._driver.ensure_running(session, await self._templates.blueprint_of(session))
+
+    async def _burst(self, tenant: TenantId, ref: str, run: Run, on_output: OnOutput | None) -> Burst:
+        began_s = self._clock.monotonic_s()
+        session, live, resumption = await self._awake(tenant, ref)
+        first_output_ms: list[float] = []
+
+        async def output(piece: Output) -> None:
+            if not first_output_ms:
+                first_output_ms.append((self._clock.monotonic_s() - began_s) * 1000)
+            if on_output is not None:
+                await on_output(piece)
+
+        try:
+            result = await run(live.guest, output)
+        except GuestError as error:
+            await self._explain(session, live, error)
+            raise
+        if resumption is not None:
+            first_ms = first_output_ms[0] if first_output_ms else (self._clock.monotonic_s() - began_s) * 1000
+            timings = {**resumption.timings_ms, "first_output": round(first_ms, 3)}
+            resumption = replace(resumption, timings_ms=timings)
+        return Burst(session, result, resumption)
+
+    async def _explain(self, session: Session, live: Live, error: GuestError) -> None:
+        """Turn "the channel ended" into what happened: paused, deleted, or dead."""
+        runtime = self._runtimes.of(session.id)
+        if runtime.live is not live:
+            raise Conflict(
+                f"session {session.id} was paused or removed while this burst ran: what it started goes on at the next "
+                "resume, its remaining output is not delivered",
+                reason="paused_during_burst",
+                session=session.id,
+            ) from error
+        await self._driver.lost_if_dead(session, live, error)
+
+
+def _check(request: CreateRequest) -> None:
+    if request.name is not None:
+        parse_name(request.name, field="name")
+    if request.persistence is not Persistence.MEMORY:
+        raise Unsupported(
+            f"cannot create a session with persistence {request.persistence.value}: only memory is offered so far",
+            field="persistence",
+        )
+    for field, entries in (("metadata", request.metadata), ("env", request.env)):
+        if len(entries) > METADATA_ENTRIES_MAX:
+            raise InvalidArgument(
+                f"cannot take {len(entries)} {field} entries: at most {METADATA_ENTRIES_MAX}", field=field
+            )
+        for key, value in entries.items():
+            if not key or "=" in key or "\0" in key + value or len(key) + len(value) > VALUE_CHARACTERS_MAX:
+                raise InvalidArgument(
+                    f"cannot take {field} entry {key[:60]!r}: keys are not empty and hold no '=', no NUL anywhere, "
+                    f"at most {VALUE_CHARACTERS_MAX} characters together",
+                    field=field,
+                )
+
+
+def _name_taken(name: str) -> Conflict:
+    return Conflict(
+        f"a session named {name!r} exists: use it, remove it with `torpor rm {name}`, or choose another name",
+        reason="name_taken",
+        field="name",
+    )
+
+
+def _not_paused(session: Session) -> TorporError:
+    """Why a pause did not end paused: the capture's own error, or a burst that arrived."""
+    said = session.last_error or "a burst arrived before its snapshot was committed, so it goes on in place"
+    code = session.last_error_code or Conflict.code
+    return error_for(
+        code,
+        f"session {session.name or session.id} was not paused and is {session.status.public}, nothing of it was lost: "
+        f"{said}; pause it again",
+        reason="pause_given_up" if code == Conflict.code else code,
+        session=session.id,
+        status=session.status.public,
+    )

@@ -1,0 +1,156 @@
+"""Templates: a root filesystem, started once, captured warm. Every session is a clone of that golden snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torpor.domain.errors import GuestError, NotFound
+from torpor.domain.ids import InstanceId, TenantId, id_from_entropy
+from torpor.domain.session import Limits, Session, SnapshotRecord
+from torpor.ports.catalog import Catalog, TemplateRecord
+from torpor.ports.clock import Clock
+from torpor.ports.engine import Engine, InstanceShape
+from torpor.ports.entropy import Entropy
+from torpor.ports.guest import GuestDialer
+from torpor.ports.keys import KeyStore
+from torpor.services.capture import Capture, CaptureOrder
+from torpor.services.driver import Blueprint
+from torpor.services.live import Live
+from torpor.store.snapshots import SnapshotRef
+
+PUBLIC_TENANT = TenantId("public")
+Progress = Callable[[str], Awaitable[None]]
+WARMUP_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class RootFilesystem:
+    """A built root filesystem. ``digest`` names it; ``path`` is where it lies on this node."""
+
+    name: str
+    digest: str
+    path: Path
+
+
+class Templates:
+    """Builds golden snapshots and hands out what sessions are made from."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        keys: KeyStore,
+        capture: Capture,
+        dialer: GuestDialer,
+        rootfs_at: Callable[[str], Path],
+        argv: tuple[str, ...],
+        origin: tuple[Clock, Entropy],
+    ) -> None:
+        self._catalog = catalog
+        self._keys = keys
+        self._capture = capture
+        self._dialer = dialer
+        self._rootfs_at = rootfs_at
+        self._argv = argv
+        self._clock, self._entropy = origin
+
+    async def list(self) -> tuple[TemplateRecord, ...]:
+        """The public templates of this server."""
+        return await self._catalog.templates(PUBLIC_TENANT)
+
+    async def blueprint(self, tenant: TenantId, name: str) -> Blueprint:
+        """What a new session of template ``name`` (or digest) is made from. Raises: NotFound listing what there is."""
+        del tenant  # templates of a tenant's own come later; the public ones serve all
+        return self._blueprint(await self._catalog.template(PUBLIC_TENANT, name))
+
+    async def blueprint_of(self, session: Session) -> Blueprint:
+        """What ``session`` was made from, also when its template's name has moved on to a newer digest."""
+        return self._blueprint(await self._catalog.template(PUBLIC_TENANT, session.template_digest))
+
+    def _blueprint(self, record: TemplateRecord) -> Blueprint:
+        rootfs = self._rootfs_at(record.digest)
+        if not rootfs.is_dir():
+            raise NotFound(
+                f"template {record.name} ({record.digest[:12]}) has lost its root filesystem at {rootfs}; "
+                f"rebuild it with `torpor template build {record.name}`",
+                template=record.name,
+            )
+        return Blueprint(record, SnapshotRef.from_json(record.golden), self._shape(rootfs, self.limits(record)))
+
+    def limits(self, record: TemplateRecord) -> Limits:
+        """The caps that the golden snapshot was taken with, and so all its sessions have."""
+        return Limits(**record.shape)
+
+    def _shape(self, rootfs: Path, limits: Limits) -> InstanceShape:
+        return InstanceShape(
+            rootfs=rootfs,
+            argv=self._argv,
+            env=("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"),
+            memory_bytes=limits.memory_bytes,
+            disk_bytes=limits.disk_bytes,
+            cpus=limits.cpus,
+            pids_max=limits.pids_max,
+        )
+
+    async def capture_golden(
+        self, rootfs: RootFilesystem, engine: Engine, limits: Limits, progress: Progress
+    ) -> tuple[TemplateRecord, SnapshotRecord]:
+        """Start the root filesystem cold, warm it, capture it, and store the template. Leaves no instance behind."""
+        instance = InstanceId(id_from_entropy(self._entropy.bytes(20)))
+        await engine.create(instance, self._shape(rootfs.path, limits))
+        try:
+            await progress("starting it cold and warming the default context")
+            guest = self._dialer.connect(instance, await engine.attach(instance))
+            await engine.start(instance)
+            try:
+                await guest.hello()
+                warmed = await guest.code("None", timeout_s=WARMUP_TIMEOUT_S)
+                if warmed.error is not None or warmed.timed_out:
+                    raise GuestError(f"cannot warm template {rootfs.name}: {warmed.error}")
+                await progress("capturing the golden snapshot")
+                return await self._store_golden(rootfs, Live(instance, engine, guest, 0), limits)
+            finally:
+                await guest.close()
+        finally:
+            await engine.destroy(instance)
+
+    async def _store_golden(
+        self, rootfs: RootFilesystem, live: Live, limits: Limits
+    ) -> tuple[TemplateRecord, SnapshotRecord]:
+        subject = id_from_entropy(self._entropy.bytes(20))
+        key = await self._keys.create(PUBLIC_TENANT, subject)
+        order = CaptureOrder(
+            tenant=PUBLIC_TENANT,
+            subject=subject,
+            sequence=1,
+            wrapped_key=key.wrapped,
+            meta={"template": rootfs.name, "template_digest": rootfs.digest},
+        )
+        snapshot = await self._capture.take(live, order, asyncio.Event())
+        capabilities = await live.engine.capabilities()
+        record = TemplateRecord(
+            tenant=PUBLIC_TENANT,
+            name=rootfs.name,
+            digest=rootfs.digest,
+            created_at_s=self._clock.wall_s(),
+            wrapped_key=base64.b64encode(key.wrapped).decode(),
+            golden=snapshot.ref,
+            engine_build=capabilities.build,
+            image_bytes=snapshot.image_bytes,
+            shape=_limits_json(limits),
+        )
+        await self._catalog.put_template(record)
+        return record, snapshot
+
+
+def _limits_json(limits: Limits) -> dict[str, Any]:
+    return {
+        "cpus": limits.cpus,
+        "memory_bytes": limits.memory_bytes,
+        "disk_bytes": limits.disk_bytes,
+        "pids_max": limits.pids_max,
+    }
