@@ -104,7 +104,7 @@ class Sessions:
         """Snapshot, store and release. Returns once the snapshot is as durable as ``wait`` says; None: at once.
 
         Idempotent; concurrent callers share one capture.
-        Raises: Conflict (a burst arrived, or not possible now), StorageFull and others: it is still running.
+        Raises: Conflict (a burst arrived, or not possible now), StorageFull and others: it goes on running.
         """
         if wait is Durability.OBJECT:
             raise Unsupported(
