@@ -1,0 +1,1 @@
+"""The HTTP API under ``/v1``: maps wire to services and back, decides nothing."""

@@ -1,0 +1,53 @@
+"""What handlers are given: the backend, the clock, the bursts in flight, and whose request it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Security
+from fastapi.security import APIKeyHeader, HTTPBearer
+
+from torpor.apps.api import schema
+from torpor.apps.api.backend import Backend
+from torpor.apps.api.bursts import Bursts
+from torpor.apps.api.wire import JSON, session_json
+from torpor.domain.errors import TorporError
+from torpor.domain.ids import TenantId
+from torpor.domain.session import Session
+from torpor.ports.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One application's."""
+
+    backend: Backend
+    clock: Clock
+    bursts: Bursts
+
+    def seen(self, session: Session) -> JSON:
+        """A session as of now, without asking its instance."""
+        return session_json(session, now_s=self.clock.wall_s())
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+def _tenant(request: Request) -> TenantId:
+    return TenantId(request.state.tenant)
+
+
+Here = Annotated[Context, Depends(_context)]
+Tenant = Annotated[TenantId, Depends(_tenant)]
+
+# The middleware decides; these only tell OpenAPI how to send the key.
+KEY = (
+    Security(HTTPBearer(auto_error=False, description="the key in api.key")),
+    Security(APIKeyHeader(name="X-API-Key", auto_error=False)),
+)
+
+_STATUSES = sorted({cls.http_status for cls in TorporError.__subclasses__()} | {500, 405, 413})
+FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": schema.Error} for status in _STATUSES}

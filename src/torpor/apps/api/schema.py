@@ -1,0 +1,260 @@
+"""Request and answer bodies, for validation and for OpenAPI. The mapping from domain values is in ``wire``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from torpor.domain.errors import InvalidArgument
+from torpor.domain.session import Durability, Persistence
+from torpor.ports.guest import ProcessSpec
+from torpor.services.requests import CreateRequest
+
+METADATA_ENTRIES_MAX = 64
+TIMEOUT_S_MAX = 7 * 24 * 3600.0
+
+Timeout = Annotated[float, Field(gt=0, le=TIMEOUT_S_MAX, allow_inf_nan=False)]
+Label = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._-]+$")]
+Pairs = Annotated[dict[str, str], Field(max_length=METADATA_ENTRIES_MAX)]
+
+
+class Request(BaseModel):
+    """A body. Unknown fields are refused: a misspelt option must not be ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class CreateBody(Request):
+    """A new session."""
+
+    template: str = "data"
+    name: str | None = None
+    persistence: Literal["memory", "filesystem", "ephemeral"] = "memory"
+    metadata: Pairs = Field(default_factory=dict)
+    env: Pairs = Field(default_factory=dict)
+
+    def request(self) -> CreateRequest:
+        """As the services take it."""
+        return CreateRequest(
+            template=self.template,
+            name=self.name,
+            persistence=Persistence(self.persistence),
+            metadata=self.metadata,
+            env=self.env,
+        )
+
+
+class PauseBody(Request):
+    """``wait``: return once the snapshot is that safe; null returns as soon as the pause is under way."""
+
+    wait: Literal["cache", "disk", "object"] | None = "disk"
+
+    def durability(self) -> Durability | None:
+        """As the services take it."""
+        return None if self.wait is None else Durability(self.wait)
+
+
+class ResumeBody(Request):
+    """``allow_older``: accept the previous snapshot if the newest cannot be restored."""
+
+    allow_older: bool = False
+
+
+class CodeBody(Request):
+    """Python for a context that keeps its variables."""
+
+    source: str
+    context: Label = "default"
+    timeout_s: Timeout | None = None
+
+
+class ShellBody(Request):
+    """A command for a shell that keeps its directory and variables."""
+
+    command: str
+    shell: Label = "default"
+    timeout_s: Timeout | None = None
+
+
+class ExecBody(Request):
+    """A process. ``detach``: do not wait for it."""
+
+    argv: Annotated[list[str], Field(min_length=1)]
+    env: Pairs = Field(default_factory=dict)
+    cwd: str | None = None
+    user: str = "root"
+    stdin_base64: str = ""
+    timeout_s: Timeout | None = None
+    detach: bool = False
+
+    def process(self) -> ProcessSpec:
+        """As the services take it. Raises: InvalidArgument for what is not base64."""
+        try:
+            stdin = base64.b64decode(self.stdin_base64, validate=True)
+        except binascii.Error as error:
+            raise InvalidArgument(f"cannot read stdin_base64: {error}; send base64", field="stdin_base64") from error
+        return ProcessSpec(
+            argv=tuple(self.argv),
+            env=self.env,
+            cwd=self.cwd,
+            user=self.user,
+            stdin=stdin,
+            timeout_s=self.timeout_s,
+            detach=self.detach,
+        )
+
+
+class InterruptBody(Request):
+    """Which context's running burst."""
+
+    context: Label = "default"
+
+
+class Error(BaseModel):
+    """Every error, whatever the status."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
+class Snapshot(BaseModel):
+    """The newest snapshot of a session."""
+
+    sequence: int
+    instant: str
+    image_bytes: int
+    new_bytes: int
+    timings_ms: dict[str, float]
+
+
+class Limits(BaseModel):
+    """Caps of a session's instance."""
+
+    cpus: float
+    memory_bytes: int
+    disk_bytes: int
+    pids_max: int
+
+
+class SessionAnswer(BaseModel):
+    """A session."""
+
+    id: str
+    name: str | None
+    status: str
+    status_detail: str
+    durability: str | None
+    generation: int
+    operation: int
+    template: str
+    template_digest: str
+    persistence: str
+    created_at: str
+    running_since: str | None
+    paused_at: str | None
+    snapshot: Snapshot | None
+    compute_s: float
+    cpu_s: float
+    memory_bytes: int | None
+    resumes_count: int
+    limits: Limits
+    metadata: dict[str, str]
+    env_names: list[str]
+    node: str
+    last_error: str | None
+    last_timings_ms: dict[str, float]
+
+
+class Resumed(BaseModel):
+    """How and after how long the session came back."""
+
+    cause: str
+    gap_s: float
+    wall_time: str
+    tier: str
+    generation: int
+    dropped: list[str]
+    timings_ms: dict[str, float]
+
+
+class PlacedAnswer(SessionAnswer):
+    """A session that was created or resumed."""
+
+    resumed: Resumed | None
+
+
+class PageAnswer(BaseModel):
+    """A page of sessions, newest first; give ``cursor`` back for the next one."""
+
+    sessions: list[SessionAnswer]
+    cursor: str | None
+
+
+class CodeFailure(BaseModel):
+    """An exception that the code raised."""
+
+    name: str
+    value: str
+    traceback: str
+
+
+class BurstSession(BaseModel):
+    """Which session a burst ran in."""
+
+    id: str
+    name: str | None
+    generation: int
+
+
+class OutcomeAnswer(BaseModel):
+    """How a burst ended."""
+
+    session: BurstSession
+    result: dict[str, Any] | None
+    error: CodeFailure | None
+    exit_code: int | None
+    dropped_bytes: int
+    timed_out: bool
+    execution_count: int | None
+    cwd: str | None
+    resumed: Resumed | None
+    timings_ms: dict[str, float]
+
+
+class BurstAnswer(OutcomeAnswer):
+    """A burst with its output. ``stdout_base64`` is null unless the bytes are not UTF-8."""
+
+    stdout: str
+    stdout_base64: str | None
+    stderr: str
+    stderr_base64: str | None
+    display: list[dict[str, Any]]
+
+
+class WrittenAnswer(BaseModel):
+    """A file that was written. ``woken``: the session was paused before."""
+
+    path: str
+    size_bytes: int
+    woken: bool
+
+
+class TemplateAnswer(BaseModel):
+    """A template."""
+
+    name: str
+    digest: str
+    created_at: str
+    engine_build: str
+    image_bytes: int
+    shape: dict[str, Any]
+
+
+class TemplatesAnswer(BaseModel):
+    """All templates, by name."""
+
+    templates: list[TemplateAnswer]
