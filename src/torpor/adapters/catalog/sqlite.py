@@ -1,0 +1,239 @@
+"""A catalog in one SQLite file, for one machine: WAL, durable on return, shared by any number of processes.
+
+Every method is one statement, so no transaction is ever held across an await and none can deadlock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from torpor.adapters.catalog.pages import check_limit, cursor_for, parse_cursor, place_of
+from torpor.adapters.catalog.records import Row, row_for_session, row_for_template, session_for_row, template_for_row
+from torpor.adapters.catalog.refusals import (
+    id_is_taken,
+    name_is_taken,
+    no_such_session,
+    no_such_template,
+    was_changed,
+)
+from torpor.adapters.catalog.schema import SESSIONS, TEMPLATES, upgrade_schema
+from torpor.domain.errors import Corrupt, StorageFull, TorporError, Unavailable
+from torpor.domain.ids import SessionId, TenantId
+from torpor.domain.session import PAUSED, Session, Status
+from torpor.ports.catalog import Page, TemplateRecord
+
+BUSY_TIMEOUT_S = 5.0
+RETRY_AFTER_S = 1.0
+CONNECTIONS_MAX = 4
+
+_FINISHED = sorted(PAUSED | {Status.LOST, Status.DELETED})
+_LIVE = SESSIONS.c.status != Status.DELETED.value
+
+
+class SqliteCatalog:
+    """``ports.catalog.Catalog`` in the file ``path`` (mode 0600: records hold environments)."""
+
+    def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._opened: AsyncEngine | None = None
+        # SQLite's own queue polls with growing pauses; waiting here first keeps writers of one process prompt.
+        self._writing = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Open the file, made if absent, and bring it to this version's schema.
+
+        Raises: Unsupported (made by a newer torpor, or not a catalog), Corrupt, Unavailable, StorageFull.
+        """
+        assert self._opened is None, "opened twice"
+        engine = create_async_engine(
+            sa.URL.create("sqlite+aiosqlite", database=str(self._path)),
+            isolation_level="AUTOCOMMIT",
+            pool_size=CONNECTIONS_MAX,
+            max_overflow=0,
+            connect_args={"timeout": self._busy_timeout_s},
+        )
+        sa.event.listen(engine.sync_engine, "connect", _prepare)
+        try:
+            with _translated(self._path):
+                _make_private(self._path)
+                async with engine.connect() as connection:
+                    await _upgrade(connection, self._path)
+        except BaseException:
+            await engine.dispose()
+            raise
+        self._opened = engine
+
+    async def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        engine, self._opened = self._opened, None
+        if engine is not None:
+            await engine.dispose()
+
+    async def insert(self, session: Session) -> Session:
+        """A new record, at revision 1."""
+        row = row_for_session(session) | {"revision": 1}
+        async with self._write() as connection:
+            try:
+                await connection.execute(SESSIONS.insert().values(row))
+            except exc.IntegrityError as error:
+                raise _taken(session, error) from error
+        return session_for_row(row)
+
+    async def replace(self, session: Session) -> Session:
+        """Compare-and-swap on the revision."""
+        row = row_for_session(session) | {"revision": session.revision + 1}
+        mine = (SESSIONS.c.tenant == session.tenant) & (SESSIONS.c.id == session.id)
+        async with self._write() as connection:
+            try:
+                swapped = await connection.execute(
+                    SESSIONS.update().where(mine, SESSIONS.c.revision == session.revision).values(row)
+                )
+            except exc.IntegrityError as error:
+                raise _taken(session, error) from error
+            if swapped.rowcount:
+                return session_for_row(row)
+            stored = await connection.scalar(sa.select(SESSIONS.c.revision).where(mine))
+        raise no_such_session(session.id) if stored is None else was_changed(session, stored)
+
+    async def get(self, tenant: TenantId, session: SessionId) -> Session:
+        """One record, by id."""
+        rows = await self._rows(SESSIONS.select().where(SESSIONS.c.tenant == tenant, SESSIONS.c.id == session))
+        if not rows:
+            raise no_such_session(session)
+        return session_for_row(rows[0])
+
+    async def find(self, tenant: TenantId, name: str) -> Session | None:
+        """The live session of that name."""
+        rows = await self._rows(SESSIONS.select().where(SESSIONS.c.tenant == tenant, SESSIONS.c.name == name, _LIVE))
+        return session_for_row(rows[0]) if rows else None
+
+    async def page(self, tenant: TenantId, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Live sessions, newest first."""
+        check_limit(limit)
+        place = (SESSIONS.c.created_at_s, SESSIONS.c.id)
+        query = SESSIONS.select().where(SESSIONS.c.tenant == tenant, _LIVE)
+        if cursor is not None:
+            query = query.where(sa.tuple_(*place) < sa.tuple_(*parse_cursor(cursor)))
+        query = query.order_by(*(column.desc() for column in place)).limit(limit + 1)
+        sessions = tuple(session_for_row(row) for row in await self._rows(query))
+        shown = sessions[:limit]
+        return Page(shown, cursor_for(place_of(shown[-1])) if len(sessions) > limit else None)
+
+    async def unfinished(self) -> tuple[Session, ...]:
+        """What a start has to reconcile."""
+        rows = await self._rows(SESSIONS.select().where(SESSIONS.c.status.not_in(_FINISHED)))
+        return tuple(session_for_row(row) for row in rows)
+
+    async def put_template(self, template: TemplateRecord) -> None:
+        """The newest of its name from now on."""
+        async with self._write() as connection:
+            # Replacing gives the row a new, higher serial: the name is taken over.
+            await connection.execute(TEMPLATES.insert().prefix_with("OR REPLACE").values(row_for_template(template)))
+
+    async def template(self, tenant: TenantId, name: str) -> TemplateRecord:
+        """By name, else by digest."""
+        named = TEMPLATES.c.name == name
+        query = (
+            TEMPLATES.select()
+            .where(TEMPLATES.c.tenant == tenant, named | (TEMPLATES.c.digest == name))
+            .order_by(named.desc(), TEMPLATES.c.serial.desc())
+            .limit(1)
+        )
+        rows = await self._rows(query)
+        if not rows:
+            raise no_such_template(name, [known.name for known in await self.templates(tenant)])
+        return template_for_row(rows[0])
+
+    async def templates(self, tenant: TenantId) -> tuple[TemplateRecord, ...]:
+        """The newest of each name."""
+        newest = sa.select(sa.func.max(TEMPLATES.c.serial)).where(TEMPLATES.c.tenant == tenant)
+        query = TEMPLATES.select().where(TEMPLATES.c.serial.in_(newest.group_by(TEMPLATES.c.name)))
+        return tuple(template_for_row(row) for row in await self._rows(query.order_by(TEMPLATES.c.name)))
+
+    async def _rows(self, query: sa.Select[Any]) -> list[Row]:
+        with _translated(self._path):
+            async with self._engine.connect() as connection:
+                return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+    @contextlib.asynccontextmanager
+    async def _write(self) -> AsyncIterator[AsyncConnection]:
+        with _translated(self._path):
+            async with self._writing, self._engine.connect() as connection:
+                yield connection
+
+    @property
+    def _engine(self) -> AsyncEngine:
+        assert self._opened is not None, "not opened"
+        return self._opened
+
+
+def _make_private(path: Path) -> None:
+    """SQLite gives its side files the mode of the main file, so that one is made first."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _prepare(connection: Any, _record: object) -> None:  # noqa: ANN401 - SQLAlchemy's adapted connection has no type
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # NORMAL would lose the newest records at a power cut in WAL mode; a stored record is a promise.
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.close()
+
+
+async def _upgrade(connection: AsyncConnection, path: Path) -> None:
+    # The write lock comes first, so that of two processes that start at once one migrates and the other finds it done.
+    await connection.exec_driver_sql("BEGIN IMMEDIATE")
+    try:
+        await connection.run_sync(upgrade_schema, path=path)
+    except BaseException:
+        await connection.exec_driver_sql("ROLLBACK")
+        raise
+    await connection.exec_driver_sql("COMMIT")
+
+
+def _taken(session: Session, error: exc.IntegrityError) -> TorporError:
+    return name_is_taken(session) if "sessions.name" in str(error.orig) else id_is_taken(session)
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except exc.TimeoutError as error:
+        raise Unavailable(
+            f"cannot reach catalog {path}: all {CONNECTIONS_MAX} connections are busy; repeat the call",
+            retry_after_s=RETRY_AFTER_S,
+        ) from error
+    except exc.DBAPIError as error:
+        raise _domain_error(path, error.orig) from error
+    except (sqlite3.Error, OSError) as error:
+        raise _domain_error(path, error) from error
+
+
+def _domain_error(path: Path, error: BaseException | None) -> TorporError:
+    """SQLite's primary result code decides (https://www.sqlite.org/rescode.html)."""
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if primary == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) == errno.ENOSPC:
+        return StorageFull(f"cannot write catalog {path}: the disk is full; free some space, nothing was changed")
+    if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        return Corrupt(f"cannot read catalog {path}: {error}; move it away and restore a backup")
+    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return Unavailable(
+            f"cannot reach catalog {path}: another process holds it; repeat the call", retry_after_s=RETRY_AFTER_S
+        )
+    return Unavailable(
+        f"cannot use catalog {path}: {error}; check that its folder exists and is writable", retry_after_s=RETRY_AFTER_S
+    )
