@@ -1,0 +1,62 @@
+# The only runner. 'make help' lists what it does; CONTRIBUTING.md says when to use which.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+.NOTPARALLEL:
+
+# A Python for the set-up: 3.11 or newer. Everything after the set-up runs in .venv.
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+endif
+
+BIN := .venv/bin
+HOME_OF_DEVELOPMENT := $(CURDIR)/.cache/home
+ENGINE_EVENTS := $(CURDIR)/.cache/engine-events
+WITH_HOME := env -u TORPOR_API_URL -u TORPOR_API_KEY TORPOR_HOME=$(HOME_OF_DEVELOPMENT)
+BENCH_FLAGS ?= --json
+
+.PHONY: help demo test check gates setup setup-check undo regen bench lock python
+
+help: ## say what there is
+	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+demo: setup ## set everything up, then play an agent's day on real data
+	@$(WITH_HOME) $(BIN)/python bench/demo.py
+
+test: setup gates ## everything, the real engine included; this is the CI
+	@rm -f $(ENGINE_EVENTS)
+	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest
+
+check: setup-check gates ## its fast part: no root, no engine, two minutes
+	@$(BIN)/python -m pytest -m "not engine"
+
+setup: python ## all set-up: system packages, .venv, engine, template
+	@$(PYTHON) setup/run.py engine
+
+undo: python ## take the set-up back; PACKAGES=1 removes the system packages it installed as well
+	@PACKAGES=$(PACKAGES) $(PYTHON) setup/run.py undo
+
+regen: setup-check ## write generated documents and golden files anew; look at the difference before you commit
+	@$(BIN)/python -m pytest --regenerate -m "not engine" -q tests/golden tests/architecture tests/unit
+
+bench: setup ## measure resume and pause against the raw engine
+	@$(WITH_HOME) $(BIN)/torpor bench resume $(BENCH_FLAGS)
+	@$(WITH_HOME) $(BIN)/torpor bench pause $(BENCH_FLAGS)
+
+lock: setup-check ## resolve requirements.lock anew from pyproject.toml
+	@$(PYTHON) setup/lock.py
+
+# Not for people: the parts of the above.
+gates:
+	@mkdir -p .cache
+	@$(BIN)/ruff format --check --quiet . || { echo "remedy: $(BIN)/ruff format ." >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports >.cache/lint-imports.log 2>&1 || { cat .cache/lint-imports.log; exit 1; }
+
+setup-check: python
+	@$(PYTHON) setup/run.py check
+
+python:
+	@if [ -z "$(PYTHON)" ]; then echo "cannot go on: no Python 3.11 or newer is on PATH;" \
+	    "install one, or say make PYTHON=/path/to/python3" >&2; exit 1; fi
