@@ -59,6 +59,7 @@ def full_session() -> Session:
         cpu_s=0.1,
         resumes_count=2,
         last_error="engine died",
+        last_error_code="engine_error",
         last_timings_ms={"restore": 12.0},
     )
 
