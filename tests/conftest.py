@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 CHECKOUT = TESTS.parent
+# The set-up is a script beside its package, not an installed one; its tests import the package.
+sys.path.insert(0, str(CHECKOUT / "setup"))
+
 COUNTED = ("checkpoint", "restore")
 
 EngineCounter = Callable[[str], None]

@@ -50,17 +50,19 @@ def run(argv: Sequence[str | Path], *, log: Path, remedy: str, env: Mapping[str,
             )
         except OSError as error:
             raise StepFailed(f"cannot start {words[0]}: {error.strerror}", remedy=remedy) from error
+        assert process.stdout is not None
         try:
             tail = _follow(process, file)
         except BaseException:
             _end_group(process)
             raise
+        finally:
+            process.stdout.close()
     if process.returncode:
         raise StepFailed(f"{Path(words[0]).name} ended with {process.returncode}", remedy=remedy, tail=tail)
 
 
 def _follow(process: subprocess.Popen[bytes], file) -> str:  # noqa: ANN001 - a binary file
-    assert process.stdout is not None
     output = process.stdout.fileno()
     started_s = told_s = time.monotonic()
     kept = b""
