@@ -37,7 +37,9 @@ undo: python ## take the set-up back; PACKAGES=1 removes the system packages it 
 	@PACKAGES=$(PACKAGES) $(PYTHON) setup/run.py undo
 
 regen: setup-check ## write generated documents and golden files anew; look at the difference before you commit
-	@$(BIN)/python -m pytest --regenerate -m "not engine" -q tests/golden tests/architecture tests/unit
+	@$(BIN)/python -m torpor.testing.regen
+	@$(BIN)/python -m torpor.apps.cli.reference
+	@TORPOR_REGENERATE=1 $(BIN)/python -m pytest -q -m "not engine" tests/golden
 
 bench: setup ## measure resume and pause against the raw engine
 	@$(WITH_HOME) $(BIN)/torpor bench resume $(BENCH_FLAGS)

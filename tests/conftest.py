@@ -19,18 +19,6 @@ COUNTED = ("checkpoint", "restore")
 EngineCounter = Callable[[str], None]
 
 
-def pytest_addoption(parser):
-    parser.addoption(
-        "--regenerate", action="store_true", help="write golden files and generated documents anew instead of comparing"
-    )
-
-
-@pytest.fixture(scope="session")
-def regenerate(pytestconfig) -> bool:
-    """True if golden files are to be written rather than compared."""
-    return pytestconfig.getoption("--regenerate")
-
-
 @pytest.fixture(scope="session")
 def runsc_path() -> Path:
     """A runsc that passed the self-test: TORPOR_TEST_RUNSC, else the newest that set-up installed."""

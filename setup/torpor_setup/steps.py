@@ -193,6 +193,7 @@ def _template(places: Places) -> Step:
         *(source / "torpor/adapters/templates").rglob("*.py"),
         *(source / "torpor_guest").rglob("*.py"),
         *(source / "torpor_wire").rglob("*.py"),
+        *(source / "torpor/store/format").rglob("*.py"),
     ]
     templates = places.home / "templates"
 
