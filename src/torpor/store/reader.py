@@ -1,0 +1,234 @@
+"""From a snapshot to files: manifest, then packs in large ranges by offset, opened on threads straight into place.
+
+Invariant: what is in a file came out of an authentic envelope or is a hole; on failure no file of the call is left.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import os
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import blake3
+
+from torpor.domain.errors import Corrupt, NotFound, StorageFull, Unavailable
+from torpor.domain.snapshot import ChunkRef, Manifest, PackRef, Part, SnapshotRef
+from torpor.store.format.envelope import Opener
+from torpor.store.layout import pack_key
+from torpor.store.outside import Outside
+from torpor.store.pipeline import for_each, run, worker_pool
+from torpor.store.requests import ReadReport
+from torpor.store.timings import Stopwatch
+
+FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes; some 8 MiB of plaintext
+FETCH_GAP_BYTES_MAX = 32 * 1024  # read over smaller gaps rather than ask twice
+FETCH_COUNT_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One ranged read and the chunks in it, by offset."""
+
+    pack: PackRef
+    offset_bytes: int
+    size_bytes: int
+    chunk_indexes: tuple[int, ...]
+
+
+def plan_fetches(manifest: Manifest, chunk_indexes: Collection[int]) -> list[Fetch]:
+    """Ranged reads that cover the chunks, by pack and offset. Pure."""
+    chunks = manifest.chunks
+    ordered = sorted(chunk_indexes, key=lambda index: (chunks[index].pack, chunks[index].offset_bytes))
+    fetches: list[Fetch] = []
+    group: list[int] = []
+
+    def close() -> None:
+        first, last = chunks[group[0]], chunks[group[-1]]
+        size_bytes = last.offset_bytes + last.sealed_bytes - first.offset_bytes
+        fetches.append(Fetch(manifest.packs[first.pack], first.offset_bytes, size_bytes, tuple(group)))
+
+    for index in ordered:
+        if group and not _fits(chunks[group[0]], chunks[group[-1]], chunks[index]):
+            close()
+            group = []
+        group.append(index)
+    if group:
+        close()
+    return fetches
+
+
+def _fits(first: ChunkRef, last: ChunkRef, chunk: ChunkRef) -> bool:
+    gap_bytes = chunk.offset_bytes - (last.offset_bytes + last.sealed_bytes)
+    size_bytes = chunk.offset_bytes + chunk.sealed_bytes - first.offset_bytes
+    return chunk.pack == last.pack and gap_bytes <= FETCH_GAP_BYTES_MAX and size_bytes <= FETCH_BYTES_MAX
+
+
+async def read_snapshot(outside: Outside, ref: SnapshotRef, into: Path, *, parts: Collection[str] | None) -> ReadReport:
+    """Write the parts as files; the contract is ``SnapshotStore.read``'s."""
+    watch = Stopwatch(outside.clock)
+    with watch.phase("total"):
+        with watch.phase("manifest"):
+            manifest = await outside.manifests.open(ref)
+        names = [part.name for part in manifest.parts] if parts is None else list(dict.fromkeys(parts))
+        wanted = [manifest.part(name) for name in names]
+        with _targets(wanted, into) as targets:
+            reading = _Reading(outside, manifest, targets, watch)
+            async with worker_pool(outside.workers) as pool:
+                await reading.perform(pool)
+    return ReadReport(
+        files={part.name: into / part.name for part in wanted},
+        image_bytes=sum(part.size_bytes for part in wanted),
+        bytes_read=reading.bytes_read,
+        chunk_count=reading.chunk_count,
+        timings_ms=watch.timings_ms(),
+    )
+
+
+class _Reading:
+    """One read: which chunk goes where, and the buffers of each thread."""
+
+    def __init__(self, outside: Outside, manifest: Manifest, targets: Sequence[_Target], watch: Stopwatch) -> None:
+        self._outside = outside
+        self._manifest = manifest
+        self._watch = watch
+        self._thread = threading.local()
+        self._places: dict[int, list[tuple[_Target, int]]] = {}
+        for target in targets:
+            offset_bytes = 0
+            for index in target.part.chunks:
+                self._places.setdefault(index, []).append((target, offset_bytes))
+                offset_bytes += manifest.chunks[index].plain_bytes
+        self.chunk_count = len(self._places)
+        self.bytes_read = 0
+
+    async def perform(self, pool: ThreadPoolExecutor) -> None:
+        async def fetch_and_open(fetch: Fetch) -> None:
+            with self._watch.phase("fetch"):
+                data = await fetch_range(self._outside, fetch)
+            self.bytes_read += len(data)
+            await run(pool, self._open, (fetch, data))
+
+        fetches = plan_fetches(self._manifest, self._places.keys())
+        await for_each(fetches, fetch_and_open, limit=FETCH_COUNT_MAX)
+
+    def _open(self, item: tuple[Fetch, bytes]) -> None:
+        fetch, data = item
+        with self._watch.phase("open"):
+            opener = self._opener()
+            view = memoryview(data)
+            for index in fetch.chunk_indexes:
+                chunk = self._manifest.chunks[index]
+                start = chunk.offset_bytes - fetch.offset_bytes
+                plaintext = open_chunk(opener, view[start : start + chunk.sealed_bytes], chunk, fetch.pack)
+                for target, offset_bytes in self._places[index]:
+                    target.write(plaintext, offset_bytes)
+
+    def _opener(self) -> Opener:
+        opener: Opener | None = getattr(self._thread, "opener", None)
+        if opener is None:
+            opener = self._thread.opener = Opener()
+        return opener
+
+
+async def fetch_range(outside: Outside, fetch: Fetch) -> bytes:
+    """The bytes of one fetch. Raises: Corrupt if the pack is missing or too short: a manifest names it."""
+    key = pack_key(fetch.pack)
+    try:
+        return await outside.objects.get_range(key, offset=fetch.offset_bytes, size=fetch.size_bytes)
+    except NotFound as error:
+        raise Corrupt(f"cannot read {key}: a manifest names this pack but it is missing", key=key) from error
+
+
+def open_chunk(opener: Opener, sealed: memoryview, chunk: ChunkRef, pack: PackRef) -> memoryview:
+    """The chunk's plaintext, authentic and with the digest it was stored under. Raises: Corrupt."""
+    try:
+        plaintext = opener.open(sealed, key=chunk.key, plain_bytes=chunk.plain_bytes)
+    except Corrupt as error:
+        raise Corrupt(f"cannot read {pack_key(pack)} at {chunk.offset_bytes}: {error.message}") from error
+    if blake3.blake3(plaintext).digest() != chunk.digest:
+        raise Corrupt(f"cannot read {pack_key(pack)} at {chunk.offset_bytes}: its plaintext has another digest")
+    return plaintext
+
+
+class _Target:
+    """A part's file being written. Zero runs stay holes."""
+
+    def __init__(self, part: Part, path: Path) -> None:
+        self.part = part
+        self.path = path
+        self._data_starts: list[int] = []
+        self._file_starts: list[int] = []
+        data, file = 0, 0
+        for zero_count, data_count in part.runs:
+            file += zero_count * part.granule_bytes
+            if data_count:
+                self._data_starts.append(data)
+                self._file_starts.append(file)
+            data += data_count * part.granule_bytes
+            file += data_count * part.granule_bytes
+        self._data_ends = [*self._data_starts[1:], data]
+        with _disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.ftruncate(self._descriptor, part.size_bytes)
+            except OSError:
+                self.close()
+                path.unlink()
+                raise
+
+    def write(self, plaintext: memoryview, offset_bytes: int) -> None:
+        """Write a piece of the part's data at its offset *in the data*, around the zero runs. On any thread."""
+        run_index = bisect.bisect_right(self._data_starts, offset_bytes) - 1
+        while plaintext:
+            count = min(len(plaintext), self._data_ends[run_index] - offset_bytes)
+            self._write_at(
+                plaintext[:count], self._file_starts[run_index] + offset_bytes - self._data_starts[run_index]
+            )
+            plaintext = plaintext[count:]
+            offset_bytes += count
+            run_index += 1
+
+    def close(self) -> None:
+        """Let go of the file. No thread may write any more."""
+        os.close(self._descriptor)
+
+    def _write_at(self, piece: memoryview, file_offset_bytes: int) -> None:
+        with _disk(self.path):
+            while piece:
+                count = os.pwrite(self._descriptor, piece, file_offset_bytes)
+                piece = piece[count:]
+                file_offset_bytes += count
+
+
+@contextmanager
+def _targets(parts: Sequence[Part], into: Path) -> Iterator[list[_Target]]:
+    """Files for the parts; removed again if the block fails or is cancelled."""
+    targets: list[_Target] = []
+    with ExitStack() as closing:
+        try:
+            for part in parts:
+                targets.append(_Target(part, into / part.name))
+                closing.callback(targets[-1].close)
+            yield targets
+        except BaseException:
+            for target in targets:
+                target.path.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StorageFull(f"cannot write {path}: no room left; free some space") from error
+        raise Unavailable(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,107 @@
+"""The façade: all that other rooms call. Reading order of the docstrings is the order of a snapshot's life."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from torpor.domain.ids import TenantId
+from torpor.domain.snapshot import Manifest, SnapshotRef
+from torpor.ports.clock import Clock
+from torpor.ports.entropy import Entropy
+from torpor.ports.keys import KeyStore
+from torpor.ports.objects import ObjectStore
+from torpor.store.check import check_store
+from torpor.store.outside import Outside
+from torpor.store.reader import read_snapshot
+from torpor.store.removal import delete_snapshot, delete_subject
+from torpor.store.requests import (
+    CheckReport,
+    PartSource,
+    Problem,
+    ProblemKind,
+    ReadReport,
+    StoredSnapshot,
+    WriteRequest,
+)
+from torpor.store.writer import write_snapshot
+
+__all__ = [
+    "CheckReport",
+    "Manifest",
+    "PartSource",
+    "Problem",
+    "ProblemKind",
+    "ReadReport",
+    "SnapshotRef",
+    "SnapshotStore",
+    "StoredSnapshot",
+    "WriteRequest",
+]
+
+
+class SnapshotStore:
+    """Sealed snapshots over an object store and a key store. Holds no state, thread or file between calls.
+
+    Calls may run at once, also from other processes on the same stores; two writers of one subject race for its head
+    and one of them loses with StaleRevision. ``workers``: threads of one call. One call holds below 200 MB, whatever
+    the image's size. Every method may raise Unavailable: repeat the call.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, keys: KeyStore, entropy: Entropy, clock: Clock, *, workers: int = 2
+    ) -> None:
+        assert workers >= 1
+        self._outside = Outside(objects, keys, entropy, clock, workers)
+
+    async def write(self, request: WriteRequest) -> StoredSnapshot:
+        """Store files as a snapshot; on return it is durable and the subject's head points to it.
+
+        Idempotent for one snapshot id and sequence: a repeated call after success answers without writing. On any
+        error the head is where it was, and nothing visible is left but, after a lost answer, unreferenced objects.
+
+        Raises: InvalidArgument; StaleRevision if the head is at this sequence or later; StorageFull; KeyDestroyed and
+        NotFound for the subject's, the parent's or the template's key; Corrupt if parent or template is.
+        """
+        return await write_snapshot(self._outside, request)
+
+    async def open(self, ref: SnapshotRef) -> Manifest:
+        """The manifest that ``ref`` names: authentic, of that tenant, with that digest.
+
+        Raises: NotFound; Corrupt; KeyDestroyed; Unsupported for a newer format.
+        """
+        return await self._outside.manifests.open(ref)
+
+    async def read(self, ref: SnapshotRef, into: Path, *, parts: Collection[str] | None = None) -> ReadReport:
+        """Write parts (all, if None) as files ``into``/NAME of mode 0600, replacing any; zeros become holes.
+
+        The files are plaintext and not synced: ``into`` should be a memory-backed folder. On failure none is left.
+        Raises: InvalidArgument for an unknown part; StorageFull for ``into``; as ``open`` for the rest.
+        """
+        return await read_snapshot(self._outside, ref, into, parts=parts)
+
+    async def head(self, tenant: TenantId, subject: str) -> SnapshotRef | None:
+        """The subject's newest snapshot, from its pointer; None if it has none. Raises: Corrupt."""
+        return await self._outside.heads.read(tenant, subject)
+
+    async def check(self, tenant: TenantId | None = None) -> CheckReport:
+        """Verify one tenant's snapshots, or all, end to end: every chunk is decrypted and hashed. Changes nothing.
+
+        What is wrong is in the report, not raised.
+        """
+        return await check_store(self._outside, tenant)
+
+    async def delete_snapshot(self, ref: SnapshotRef) -> None:
+        """Remove a snapshot's pointer and manifest; its packs are left to garbage collection. Idempotent.
+
+        If it is the head, the head goes back to the newest older one. The caller must be the subject's only writer.
+        Raises: Conflict if the head moved meanwhile.
+        """
+        await delete_snapshot(self._outside, ref)
+
+    async def delete_subject(self, tenant: TenantId, subject: str) -> None:
+        """Destroy the subject's key, which makes its snapshots unreadable at once; then remove its objects. Idempotent.
+
+        Packs that a fork or a clone names stay, and their relatives can read them: they hold the keys of their chunks.
+        """
+        await delete_subject(self._outside, tenant, subject)
