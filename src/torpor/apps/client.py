@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 
 from torpor.apps.config import Config, client_key
-from torpor.domain.errors import InvalidArgument, NotFound, TorporError, Unavailable
+from torpor.domain.errors import InvalidArgument, NotFound, TorporError, Unavailable, error_for
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # the server's limit, checked here so that a large body is not sent in vain
 CONNECT_TIMEOUT_S = 5.0
@@ -24,8 +24,6 @@ CONNECT_TIMEOUT_S = 5.0
 JSON = dict[str, Any]
 OnPiece = Callable[[str, bytes | JSON], None]
 """Called with ``stdout`` or ``stderr`` and bytes, or with ``display`` and a mime bundle."""
-
-ERRORS: Mapping[str, type[TorporError]] = {cls.code: cls for cls in TorporError.__subclasses__()}
 
 
 class Client:
@@ -60,7 +58,7 @@ class Client:
         self._http.close()
 
     def health(self) -> JSON:
-        """Is the server up?"""
+        """What the server says of itself."""
         return self._call("GET", "/v1/health")
 
     def engine(self) -> JSON:
@@ -206,7 +204,7 @@ class Client:
 
 
 def _of(ref: str) -> str:
-    if not ref or ref in {".", ".."}:
+    if not ref or ref in {".", ".."} or "/" in ref:
         raise NotFound(f"cannot find a session {ref!r}; `torpor ls` shows yours", session=ref)
     return f"/v1/sessions/{quote(ref, safe='')}"
 
@@ -231,4 +229,11 @@ def _piece(event: JSON) -> bytes | JSON:
 
 
 def _raise(said: JSON) -> NoReturn:
-    raise ERRORS.get(said["code"], TorporError)(said["message"], **said["details"])
+    raise error_of(said)
+
+
+def error_of(said: Mapping[str, Any]) -> TorporError:
+    """The error that ``{code, message, details}`` tells of; a code of a later version is a plain TorporError."""
+    error = error_for(said["code"], said["message"])
+    error.details.update(said["details"])
+    return error

@@ -145,8 +145,7 @@ def _taken(config: Config) -> Conflict:
     record = running(config)
     if record is None:
         return Conflict(
-            f"cannot own {config.home}: another torpor process is starting, or building a template, on it; "
-            "wait for it to end",
+            f"cannot own {config.home}: a server is just starting or stopping on it; repeat in a moment",
             reason="home_in_use",
             home=str(config.home),
         )

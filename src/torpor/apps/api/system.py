@@ -17,7 +17,7 @@ keyed = APIRouter(dependencies=KEY, responses=FAILURES)
 
 @router.get("/health")
 async def health(here: Here) -> dict[str, Any]:
-    """Is the server up? The one route that needs no key."""
+    """Whether the server is up. The one route that needs no key."""
     return {"status": "ok", "version": __version__, **await here.backend.health()}
 
 

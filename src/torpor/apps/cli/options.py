@@ -1,0 +1,54 @@
+"""Arguments and options that commands share, and how a command gets its configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torpor.apps.config import Config
+from torpor.domain.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from torpor.apps.client import Client
+
+Ref = Annotated[str, typer.Argument(metavar="ID", help="The session's id or name.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; errors are JSON on stderr.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after so long. Default: no limit."),
+]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help. The control character keeps the lines as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def configured(context: typer.Context) -> Config:
+    """The configuration: what the root command was given, over the environment, over defaults."""
+    given: dict[str, str | None] = context.obj or {}
+    return Config.read(os.environ, home=given.get("home"), api_url=given.get("api_url"))
+
+
+@contextmanager
+def connected(context: typer.Context) -> Iterator[Client]:
+    """A client of the configured server."""
+    from torpor.apps.client import Client  # noqa: PLC0415 - httpx takes longer to import than the rest together
+
+    with Client.of(configured(context)) as client:
+        yield client
+
+
+def pairs(entries: Sequence[str] | None, *, option: str) -> dict[str, str]:
+    """``k=v`` entries as a dict. Raises: InvalidArgument."""
+    found: dict[str, str] = {}
+    for entry in entries or ():
+        name, sign, value = entry.partition("=")
+        if not sign or not name:
+            raise InvalidArgument(f"cannot read {option} {entry!r}: write NAME=VALUE", field=option.lstrip("-"))
+        found[name] = value
+    return found
