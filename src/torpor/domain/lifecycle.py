@@ -187,7 +187,6 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
         (S.SNAPSHOTTING, Snapshot),
         (S.SNAPSHOTTING, Wake),
         (S.SNAPSHOTTING, Resume),
-        (S.SNAPSHOTTING, Resume),
         (S.RUNNING, Resume),
         (S.RUNNING, Wake),
         (S.RESUMING, Resume),
