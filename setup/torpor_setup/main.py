@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ def main(arguments: list[str]) -> int:
     """Exit status: 0 done, 1 a step failed, 2 a wrong call, 130 interrupted."""
     places = Places(Path(__file__).resolve().parents[2])
     goal = arguments[0] if arguments else ""
+    # Asked to end in whatever way, it ends the command it is running first: that one has a session of its own.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         if goal == "undo":
             with _alone(places):
