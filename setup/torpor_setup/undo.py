@@ -18,11 +18,13 @@ from torpor_setup.perform import say
 from torpor_setup.places import MACHINE_CACHE, MACHINE_RECORD, RUNTIME_ROOT, Places
 
 _ENDING_S = 10.0
+# What the checks keep beside the sources.
+_TOOL_CACHES = (".hypothesis", ".import_linter_cache", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 
 
 def undo(places: Places, *, with_packages: bool) -> int:
     """Stop and remove all of it. Idempotent. The exit status: 1 if something would not go away."""
-    folders = [places.venv, places.cache, MACHINE_CACHE]
+    folders = [places.venv, places.cache, MACHINE_CACHE, *(places.checkout / name for name in _TOOL_CACHES)]
     runtime = RUNTIME_ROOT / places.home_id
     say("taking the set-up back; this removes:")
     for path in (*folders, runtime):
