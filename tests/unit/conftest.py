@@ -1,0 +1,106 @@
+"""The API over a backend in memory: in-process for its tests, on a real socket for those of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from memory_backend import MemoryBackend, StillClock
+
+from torpor.apps.api.app import create_app
+
+KEY = "a-key-of-more-than-20-characters"
+
+
+@dataclass
+class Api:
+    """The application without a socket."""
+
+    client: httpx.AsyncClient
+    backend: MemoryBackend
+
+
+@pytest.fixture
+async def api():
+    backend = MemoryBackend()
+    app = create_app(backend, KEY, clock=StillClock())
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://torpor", headers=headers) as client,
+    ):
+        yield Api(client, backend)
+
+
+@dataclass
+class Served:
+    """The application on a socket of this machine, in a thread."""
+
+    url: str
+    backend: MemoryBackend
+
+
+@contextlib.contextmanager
+def _serving():
+    backend = MemoryBackend()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        settings = uvicorn.Config(
+            create_app(backend, KEY, clock=StillClock()), log_config=None, lifespan="on", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(settings)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread.start()
+        try:
+            yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", backend)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def served():
+    with _serving() as running:
+        yield running
+
+
+Run = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture
+def torpor(served, tmp_path) -> Run:
+    """Run the command line in a process of its own, against ``served``."""
+    environment = {
+        **os.environ,
+        "TORPOR_HOME": str(tmp_path / "home"),
+        "TORPOR_API_URL": served.url,
+        "TORPOR_API_KEY": KEY,
+        "COLUMNS": "100",
+    }
+
+    def run(*arguments: str, stdin: bytes | None = None, **changes: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "torpor.apps.cli", *arguments],
+            env={**environment, **changes},
+            capture_output=True,
+            timeout=60,
+            check=False,
+            **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}),
+        )
+
+    return run
