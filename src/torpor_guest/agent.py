@@ -1,0 +1,267 @@
+"""PID 1: reads frames, gives each request a thread, and carries out quiesce and proceed itself.
+
+The main thread is the only reader and never waits for the host or for user code, except inside the resume contract.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torpor_guest import AGENT_VERSION, files
+from torpor_guest.bursts import Body, Burst, Outcome, Stopwatch
+from torpor_guest.commands import Commands
+from torpor_guest.contexts import Contexts
+from torpor_guest.identity import Notice
+from torpor_guest.outbox import RETRY_S, Outbox, Stream
+from torpor_guest.processes import Processes
+from torpor_guest.procfs import processes
+from torpor_guest.quiesce import Contract
+from torpor_guest.settings import Refused, Settings, settings_from
+from torpor_guest.shells import Shells
+from torpor_wire import (
+    PAYLOAD_BYTES_MAX,
+    VERSION,
+    Assembler,
+    BadMessage,
+    Connection,
+    Event,
+    Frame,
+    FrameType,
+    Message,
+    integer,
+    text,
+    unpack,
+)
+
+BURSTS_MAX = 256
+WARMUP_ID = 0
+Operation = Callable[[Burst], Outcome | dict[str, Any] | None]
+
+
+class Agent:
+    """One agent on one pair of descriptors."""
+
+    def __init__(self, settings: Settings, *, read_fd: int, write_fd: int) -> None:
+        self._settings = settings
+        self._read_fd = read_fd
+        self._connection = Connection()
+        self._assembler = Assembler()
+        self._outbox = Outbox(self._connection, write_fd)
+        self._processes = Processes(contained=settings.contained)
+        stopwatch = Stopwatch()
+        self._contexts = Contexts(settings, self._processes, stopwatch)
+        self._shells = Shells(settings, self._processes, stopwatch)
+        self._commands = Commands(settings, self._processes, stopwatch)
+        self._contract = Contract(settings, self._processes, self._contexts, stopwatch)
+        self._bursts: dict[int, Burst] = {}
+        self._lock = threading.Lock()
+        self._id_floor = 0
+        self._orphans = 0
+        self._warmup_failure: str | None = None
+        self._operations: dict[str, Operation] = {
+            "status": lambda _: self._status(),
+            "code": self._contexts.run,
+            "interrupt": self._contexts.interrupt,
+            "shell": self._shells.run,
+            "execute": self._commands.execute,
+            "collect": self._commands.collect,
+            "signal": self._commands.send_signal,
+            "read": lambda burst: {"size": files.read(burst)},
+            "write": lambda burst: {"size": files.write(burst)},
+            "cpu": lambda _: {"cpu_s": self._cpu_s()},
+        }
+
+    def run(self) -> None:
+        """Serve until the input ends; PID 1 serves for ever, since a server that died may come back."""
+        self._processes.run()
+        self._outbox.start()
+        self._warm_up()
+        while True:
+            data = os.read(self._read_fd, PAYLOAD_BYTES_MAX)
+            if data:
+                for event in self._connection.receive_data(data):
+                    self._on_event(event)
+            elif self._settings.contained:
+                return
+            else:
+                threading.Event().wait(RETRY_S)  # nobody holds the other end of the FIFO at the moment
+
+    def end_children(self) -> None:
+        """Kill what a contained agent has started."""
+        assert self._settings.contained
+        for row in processes(descendants_of=os.getpid()):
+            try:
+                os.kill(row.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def _warm_up(self) -> None:
+        """Start the default context, and run the template's warm-up in it: a golden snapshot holds both."""
+        context = self._contexts.context("default")
+        source = self._settings.warmup.read_bytes() if self._settings.warmup.is_file() else b"pass"
+        stream = Stream(self._outbox, WARMUP_ID, lossy=True)
+        stream.gone = True
+        outcome = context.run(Burst(WARMUP_ID, {}, stream, Body(lambda _: None)), source, None, silent=True)
+        if outcome.error is not None:
+            self._warmup_failure = f"cannot warm up from {self._settings.warmup}: {outcome.error['traceback']}"
+            print(self._warmup_failure, file=sys.stderr, flush=True)
+
+    def _on_event(self, event: Event) -> None:
+        if not isinstance(event, Frame):
+            # A gap, or bytes that were no frame: whatever was being sent to us is not whole.
+            self._fail_bodies("the channel lost bytes; send it again")
+            return
+        message = self._assembler.add(event)
+        if message is not None:
+            self._on_message(message)
+
+    def _on_message(self, message: Message) -> None:
+        try:
+            if message.type is FrameType.HELLO:
+                self._on_hello(unpack(message.payload))
+            elif message.type is FrameType.RESUMED:
+                self._on_resumed(message)
+            elif self._contract.is_parked:
+                raise Refused(
+                    "conflict", "cannot serve: the guest is quiesced; only proceed may follow", reason="parked"
+                )
+            elif message.type is FrameType.QUIESCE:
+                self._outbox.hold(FrameType.QUIESCED, self._new_id(message.id), self._contract.quiesce())
+            elif message.type is FrameType.REQUEST:
+                self._on_request(message)
+            else:
+                self._on_part(message)
+        except Refused as refusal:
+            self._outbox.refuse(message.id, refusal)
+        except BadMessage as error:
+            self._outbox.refuse(message.id, Refused("invalid_argument", f"cannot serve {message.type.name}: {error}"))
+
+    def _new_id(self, frame_id: int) -> int:
+        """Raises: Refused if that id is a repeat."""
+        if frame_id <= self._id_floor:
+            raise Refused("conflict", f"cannot open id {frame_id}: it is not above {self._id_floor}", reason="repeated")
+        self._id_floor = frame_id
+        return frame_id
+
+    def _status(self) -> dict[str, Any]:
+        if self._warmup_failure is not None:
+            raise Refused("guest_error", self._warmup_failure)
+        return {
+            "agent_version": AGENT_VERSION,
+            "protocol": VERSION,
+            "pid": os.getpid(),
+            "python": platform.python_version(),
+            "contexts": self._contexts.names,
+            "generation": self._contract.generation,
+            "id_floor": self._id_floor,
+        }
+
+    def _on_hello(self, fields: dict[str, Any]) -> None:
+        nonce = integer(fields, "nonce")
+        self._fail_bodies("the host has connected anew")
+        self._assembler.clear()
+        with self._lock:
+            self._bursts.clear()
+        self._orphans += self._outbox.greet({**self._status(), "nonce": nonce})
+
+    def _on_resumed(self, message: Message) -> None:
+        notice = Notice.parse(unpack(message.payload))
+        frame_id = self._new_id(message.id)
+        dropped = []
+        if self._orphans and notice.cause != "aborted":
+            dropped.append(f"{self._orphans} bursts went on without their callers; what they answer is not sent")
+        ready = self._contract.proceed(notice, dropped)
+        self._orphans = 0
+        self._outbox.release(FrameType.READY, frame_id, ready)
+
+    def _on_request(self, message: Message) -> None:
+        fields = unpack(message.payload)
+        operation = self._operations.get(text(fields, "op"))
+        frame_id = self._new_id(message.id)
+        if operation is None:
+            raise Refused(
+                "unsupported", f"cannot serve {fields['op']!r}: this agent ({AGENT_VERSION}) does not know it"
+            )
+        with self._lock:
+            if len(self._bursts) >= BURSTS_MAX:
+                raise Refused("quota_exceeded", f"cannot begin: {BURSTS_MAX} bursts are open; let them end first")
+            stream = self._outbox.open(frame_id, lossy=fields["op"] != "read")
+            body = Body(lambda total: self._outbox.send(FrameType.ACK, frame_id, {"total": total}))
+            burst = self._bursts[frame_id] = Burst(frame_id, fields, stream, body)
+        threading.Thread(target=self._serve, args=(operation, burst), name=f"burst-{frame_id}", daemon=True).start()
+
+    def _serve(self, operation: Operation, burst: Burst) -> None:
+        """One request, in its own thread. An error of ours is told to the host, and ends nothing else."""
+        try:
+            answer = operation(burst)
+            if isinstance(answer, Outcome):
+                burst.answer(answer)
+            else:
+                burst.stream.finish(FrameType.RESULT, lambda: answer or {})
+        except Refused as refusal:
+            burst.refuse(refusal)
+        except BadMessage as error:
+            burst.refuse(Refused("invalid_argument", f"cannot serve {burst.fields['op']}: {error}"))
+        except (OSError, ValueError, LookupError, ArithmeticError, RuntimeError, TypeError) as error:
+            burst.refuse(Refused("guest_error", f"cannot serve {burst.fields['op']}: {error!r}"))
+        finally:
+            with self._lock:
+                self._bursts.pop(burst.id, None)
+
+    def _on_part(self, message: Message) -> None:
+        """A frame of an open id; one of an id that has ended means nothing any more."""
+        if message.type is FrameType.ACK:
+            if (stream := self._outbox.stream(message.id)) is not None:
+                stream.acknowledge(integer(unpack(message.payload), "total"))
+            return
+        with self._lock:
+            burst = self._bursts.get(message.id)
+        if burst is None:
+            return
+        if message.type is FrameType.DATA and message.payload is not None:
+            burst.body.add(message.payload)
+        elif message.type is FrameType.END:
+            burst.body.end()
+        elif message.type is FrameType.CANCEL:
+            self._outbox.abandon(message.id)
+            burst.cancel()
+
+    def _fail_bodies(self, why: str) -> None:
+        with self._lock:
+            bursts = list(self._bursts.values())
+        for burst in bursts:
+            burst.body.fail(Refused("guest_error", f"cannot take the body: {why}"))
+
+    def _cpu_s(self) -> float:
+        """Living processes with their reaped children, and what we have reaped ourselves."""
+        rows = processes(descendants_of=os.getpid() if self._settings.contained else None)
+        own = os.times()
+        return sum(row.cpu_ticks for row in rows) / os.sysconf("SC_CLK_TCK") + own.children_user + own.children_system
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the process."""
+    settings = settings_from(arguments)
+    if not settings.contained and os.getpid() != 1:
+        print("the agent must be PID 1 of a sandbox; for tests: --contained DIR", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # no host reads: the writer waits for one
+    # The protocol moves off 0 and 1, so that nothing we start or load can read from or print into it.
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    agent = Agent(settings, read_fd=read_fd, write_fd=write_fd)
+    try:
+        agent.run()
+    finally:
+        if settings.contained:
+            agent.end_children()
+    return 0

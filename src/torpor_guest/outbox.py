@@ -1,0 +1,242 @@
+"""The way out: one thread writes, everybody else queues, and nobody but that thread ever waits for the host.
+
+A stream is one id's output, with credit. Lossy streams (bursts) drop their oldest bytes rather than block a process for
+longer than PATIENCE_S; lossless ones (file reads) make their producer wait.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torpor_guest.settings import Refused
+from torpor_wire import PAYLOAD_BYTES_MAX, Connection, DataChannel, Frame, FrameType, SendWindow, cut, pack
+
+BUFFER_BYTES_MAX = 4 * 1024 * 1024  # of one burst; an agent's answer of megabytes fits, a runaway loop does not
+PATIENCE_S = 0.25
+RETRY_S = 0.05
+
+
+@dataclass(slots=True)
+class _Item:
+    channel: DataChannel
+    data: memoryview
+    whole: bool  # a message that means nothing in part (display)
+    begun: bool = False
+
+
+class Stream:
+    """One open id. ``put`` and ``finish`` may be called from any thread; nothing may follow ``finish``."""
+
+    def __init__(self, outbox: Outbox, frame_id: int, *, lossy: bool) -> None:
+        self.id = frame_id
+        self.dropped_bytes = 0
+        self.gone = False  # its caller has gone: nothing is sent any more
+        self._outbox = outbox
+        self._lossy = lossy
+        self._items: deque[_Item] = deque()
+        self._buffered_bytes = 0
+        self._window = SendWindow()
+        self._progress_s = time.monotonic()
+        self._final: Callable[[], tuple[FrameType, dict[str, Any]]] | None = None
+
+    def put(self, channel: DataChannel, data: bytes) -> None:
+        """Queue output. Waits as the class says; output of a caller who has gone is dropped."""
+        changed = self._outbox.changed
+        with changed:
+            while not self.gone and self._buffered_bytes and self._buffered_bytes + len(data) > BUFFER_BYTES_MAX:
+                patience_s = self._progress_s + PATIENCE_S - time.monotonic()
+                if self._lossy and patience_s <= 0:
+                    break
+                changed.wait(patience_s if self._lossy else None)
+            if self.gone:
+                self.dropped_bytes += len(data)
+                return
+            self._items.append(_Item(channel, memoryview(data), whole=channel is DataChannel.DISPLAY))
+            self._buffered_bytes += len(data)
+            self._drop_oldest()
+            changed.notify_all()
+
+    def finish(self, frame_type: FrameType, fields: Callable[[], dict[str, Any]]) -> None:
+        """Send the answer after all output. ``fields`` is called at the end, when ``dropped_bytes`` is known."""
+        with self._outbox.changed:
+            self._final = lambda: (frame_type, fields())
+            self._outbox.changed.notify_all()
+
+    def acknowledge(self, total: int) -> None:
+        """The host has consumed ``total`` bytes."""
+        with self._outbox.changed:
+            if self._window.acknowledged(total):
+                self._progress_s = time.monotonic()
+                self._outbox.changed.notify_all()
+
+    def take(self) -> list[Frame] | None:
+        """The next frames to write; [] if it is over, None if there is nothing now. The outbox's lock is held."""
+        if self._items:
+            return self._take_item()
+        if self._final is None:
+            return None
+        frame_type, fields = self._final()
+        payload = pack(fields)
+        self.gone = True
+        return list(cut(frame_type, self.id, payload))
+
+    def _take_item(self) -> list[Frame] | None:
+        item, count = self._items[0], min(self._window.room_bytes, PAYLOAD_BYTES_MAX)
+        if count == 0:
+            return None
+        piece, item.data, item.begun = bytes(item.data[:count]), item.data[count:], True
+        self._window.sent(len(piece))
+        self._buffered_bytes -= len(piece)
+        if not item.data:
+            self._items.popleft()
+        self._outbox.changed.notify_all()
+        return [Frame(FrameType.DATA, self.id, piece, item.channel, more=item.whole and bool(item.data))]
+
+    def _drop_oldest(self) -> None:
+        """Only a lossy stream can be over its bound, and one item alone may be (a large display)."""
+        while self._buffered_bytes > BUFFER_BYTES_MAX and len(self._items) > 1:
+            index = 1 if self._items[0].whole and self._items[0].begun else 0
+            if index == len(self._items) - 1:
+                return
+            count = len(self._items[index].data)
+            del self._items[index]
+            self._buffered_bytes -= count
+            self.dropped_bytes += count
+
+
+class Outbox:
+    """All frames on their way to the host. ``connection`` is used for sending by the writer thread only."""
+
+    def __init__(self, connection: Connection, fd: int) -> None:
+        self.changed = threading.Condition()
+        self._connection = connection
+        self._fd = fd
+        self._control: deque[Frame] = deque()
+        self._deferred: list[Frame] = []
+        self._streams: dict[int, Stream] = {}
+        self._turn: deque[int] = deque()
+        self._held = False
+        self._busy = False
+
+    def start(self) -> None:
+        """Start the writer."""
+        threading.Thread(target=self._run, name="outbox", daemon=True).start()
+
+    def open(self, frame_id: int, *, lossy: bool) -> Stream:
+        """A stream for a new id. Raises: nothing; a repeated id is the dispatcher's to refuse."""
+        with self.changed:
+            assert frame_id not in self._streams
+            stream = self._streams[frame_id] = Stream(self, frame_id, lossy=lossy)
+            self._turn.append(frame_id)
+            return stream
+
+    def stream(self, frame_id: int) -> Stream | None:
+        """The open stream of that id."""
+        with self.changed:
+            return self._streams.get(frame_id)
+
+    def abandon(self, frame_id: int) -> None:
+        """The caller of that id has gone: nothing more is sent for it."""
+        with self.changed:
+            if (stream := self._streams.pop(frame_id, None)) is not None:
+                stream.gone = True
+                self._turn.remove(frame_id)
+                self.changed.notify_all()
+
+    def send(self, frame_type: FrameType, frame_id: int, fields: Mapping[str, Any]) -> None:
+        """Queue a control message; while held it waits for ``release``."""
+        frames = list(cut(frame_type, frame_id, pack(fields)))
+        with self.changed:
+            if self._held:
+                self._deferred.extend(frames)
+            else:
+                self._control.extend(frames)
+            self.changed.notify_all()
+
+    def refuse(self, frame_id: int, refusal: Refused) -> None:
+        """Answer an id that has no stream with ERROR, held or not."""
+        fields = {"code": refusal.code, "message": refusal.message, "details": refusal.details}
+        self.send_held(FrameType.ERROR, frame_id, fields)
+
+    def greet(self, fields: Mapping[str, Any]) -> int:
+        """Begin a connection: forget what was meant for the last one, then WELCOME. The number of ids cut off."""
+        with self.changed:
+            orphans = len(self._streams)
+            for stream in self._streams.values():
+                stream.gone = True
+            self._streams.clear()
+            self._turn.clear()
+            self._control.clear()
+            self._deferred.clear()
+            self._control.append(Frame(FrameType.WELCOME, 0, pack(fields)))
+            self.changed.notify_all()
+            return orphans
+
+    def send_held(self, frame_type: FrameType, frame_id: int, fields: Mapping[str, Any]) -> None:
+        """Queue a control message that goes out although the outbox is held."""
+        with self.changed:
+            self._control.extend(cut(frame_type, frame_id, pack(fields)))
+            self.changed.notify_all()
+
+    def hold(self, frame_type: FrameType, frame_id: int, fields: Mapping[str, Any]) -> None:
+        """Write what is queued as control, then this message, then nothing more until ``release``. Waits for that."""
+        with self.changed:
+            self._held = True
+            self._control.extend(cut(frame_type, frame_id, pack(fields)))
+            self.changed.notify_all()
+            while self._control or self._busy:
+                self.changed.wait()
+
+    def release(self, frame_type: FrameType, frame_id: int, fields: Mapping[str, Any]) -> None:
+        """End the hold with this message."""
+        with self.changed:
+            self._control.extend(cut(frame_type, frame_id, pack(fields)))
+            self._control.extend(self._deferred)
+            self._deferred.clear()
+            self._held = False
+            self.changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self.changed:
+                self._busy = False
+                self.changed.notify_all()
+                while not (frames := self._next()):
+                    self.changed.wait()
+                self._busy = True
+            for frame in frames:
+                self._write(self._connection.send(frame))
+
+    def _next(self) -> list[Frame]:
+        """What to write now. The lock is held."""
+        if self._control:
+            return [self._control.popleft()]
+        if self._held:
+            return []
+        for _ in range(len(self._turn)):
+            frame_id = self._turn[0]
+            self._turn.rotate(-1)
+            stream = self._streams[frame_id]
+            frames = stream.take()
+            if stream.gone:
+                del self._streams[frame_id]
+                self._turn.remove(frame_id)
+            if frames:
+                return frames
+        return []
+
+    def _write(self, data: bytes) -> None:
+        """All of ``data``. While no host reads (EPIPE) it waits, then begins again: half a frame is skipped there."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BrokenPipeError:
+                rest = memoryview(data)
+                threading.Event().wait(RETRY_S)

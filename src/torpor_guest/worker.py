@@ -1,0 +1,111 @@
+"""A context's process: reads source, runs it, reports. Started by the agent; user code lives here.
+
+Commands come as: 4 bytes length, JSON {source_bytes, env, silent}, source. Reports go as: 4 bytes length, JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import sys
+from typing import Any
+
+from torpor_guest.evaluate import Evaluator, make_evaluator
+from torpor_guest.hold import Hold
+
+LENGTH = struct.Struct(">I")
+REPORT_BYTES_MAX = 15 * 1024 * 1024  # below one wire message, which adds a few fields
+
+
+def _let_interrupts_raise() -> None:
+    """While user code runs. It may have taken the signal in an earlier burst; a new burst gets it back."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _let_interrupts_pass() -> None:
+    """Else: one that comes too late does nothing. Not SIG_IGN, which children would inherit."""
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+
+
+class Reports:
+    """The pipe to the agent."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def send(self, kind: str, fields: dict[str, Any]) -> None:
+        """One report, whole. What is too long is replaced by a text that says so."""
+        data = json.dumps({"kind": kind, **fields}).encode("ascii")
+        if len(data) > REPORT_BYTES_MAX:
+            said = f"<{len(data)} bytes of data: more than the {REPORT_BYTES_MAX} that can be shown; write a file>"
+            field = "data" if "data" in fields else "result"
+            data = json.dumps({"kind": kind, **fields, field: {"text/plain": said}}).encode("ascii")
+        rest = memoryview(LENGTH.pack(len(data)) + data)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+
+    def display(self, bundle: dict[str, Any]) -> None:
+        """Display data, after what was printed before it."""
+        flush()
+        self.send("display", {"data": bundle})
+
+
+def flush() -> None:
+    """Push out what Python holds back. User code may have replaced or closed the streams."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+
+
+def _read_exactly(fd: int, count: int) -> bytes:
+    pieces = []
+    while count:
+        piece = os.read(fd, min(count, 1 << 20))
+        if not piece:
+            sys.exit(0)  # the agent has closed the context
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def _prepare_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # print must never fail on what it is given, and lines must not wait for a full buffer.
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+
+
+def serve(commands: int, reports: Reports, evaluator: Evaluator) -> None:
+    """Run bursts until the agent closes the pipe."""
+    while True:
+        command = json.loads(_read_exactly(commands, LENGTH.unpack(_read_exactly(commands, LENGTH.size))[0]))
+        source = _read_exactly(commands, command["source_bytes"]).decode("utf-8")
+        os.environ.update(command["env"])
+        done: dict[str, Any] = {}
+        try:
+            try:
+                _let_interrupts_raise()
+                reports.send("begun", {})
+                done = evaluator.run(source, silent=command["silent"])
+            finally:
+                _let_interrupts_pass()
+        except KeyboardInterrupt:  # it came in the instant between the code's end and ours
+            done = done or {"error": {"name": "KeyboardInterrupt", "value": "", "traceback": "KeyboardInterrupt\n"}}
+        flush()
+        reports.send("done", done)
+
+
+def main(arguments: list[str]) -> None:
+    """``arguments``: descriptors of commands, reports, ask, hold, answer."""
+    commands, report, ask, hold, answer = (int(argument) for argument in arguments)
+    for fd in (commands, report, ask, hold, answer):
+        os.set_inheritable(fd, False)
+    _let_interrupts_pass()
+    Hold(ask=ask, hold=hold, answer=answer).install()
+    _prepare_streams()
+    reports = Reports(report)
+    serve(commands, reports, make_evaluator(reports.display))
