@@ -52,6 +52,7 @@ class MemoryBackend:
         self.hangs = asyncio.Event()
         self.done = asyncio.Event()
         self.abandoned_reads = 0
+        self.broken_writes = 0
         self.clean = True
         self.allowed_older = False
 
@@ -152,6 +153,7 @@ class MemoryBackend:
         if process.detach:
             return Burst(session, BurstResult(), resumption)
         result = await self._process(process.argv, process.stdin, process.timeout_s, on_output, process.env)
+        self.finished.append(f"exec:{result.exit_code}")
         return Burst(session, result, resumption)
 
     async def interrupt(self, tenant, ref, *, context="default"):
@@ -178,7 +180,11 @@ class MemoryBackend:
 
     async def write_file(self, tenant, ref, path, data, *, mode):
         session, _ = await self._awake(tenant, ref)
-        written = b"".join([piece async for piece in data])
+        try:
+            written = b"".join([piece async for piece in data])
+        except InvalidArgument:
+            self.broken_writes += 1
+            raise
         self.files[session.id][path] = (written, mode)
         return len(written)
 
@@ -281,6 +287,8 @@ class MemoryBackend:
                 )
                 return BurstResult(exit_code=await process.wait())
         except TimeoutError:
-            process.kill()
-            await process.wait()
             return BurstResult(exit_code=-9, timed_out=True)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
