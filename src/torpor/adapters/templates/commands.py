@@ -94,7 +94,9 @@ def carried_settings(dump: str) -> str:
 def build_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The host's environment (proxies stay) without what would leak into the tree."""
     kept = {key: value for key, value in environ.items() if not _DROPPED_VARIABLES.match(key)}
-    return kept | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    # A login's PATH may lack the folders of the system's own tools, which packages' scripts expect.
+    path = f"{kept.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin"
+    return kept | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "PATH": path}
 
 
 def build_error(argv: tuple[str, ...], *, exit_code: int, log: str) -> TorporError:

@@ -231,9 +231,10 @@ def _packages(root: Path) -> dict[str, str]:
 def _require_root_and_tools() -> None:
     if os.geteuid() != 0:
         raise Unsupported("cannot build a template: making a tree with the right owners needs root; repeat as root")
-    for tool in ("mmdebstrap", "apt-config", "chroot", "cp"):
-        if shutil.which(tool) is None:
-            raise Unsupported(f"cannot build a template: {tool} is not installed; run apt-get install {tool}")
+    path = commands.build_environment(os.environ)["PATH"]
+    for tool, package in (("mmdebstrap", "mmdebstrap"), ("apt-config", "apt"), ("chroot", "coreutils")):
+        if shutil.which(tool, path=path) is None:
+            raise Unsupported(f"cannot build a template: {tool} is not installed; run apt-get install {package}")
 
 
 def _host_sources() -> tuple[Distribution, str]:
@@ -264,7 +265,7 @@ async def _run(argv: tuple[str, ...], progress: Progress, *, may_exit: tuple[int
         # Read in blocks: a progress bar is one endless line.
         while block := await process.stdout.read(1 << 16):
             for line in block.decode(errors="replace").splitlines():
-                if line.startswith("I: ") and argv[0] == "mmdebstrap":
+                if line.startswith("I: ") and argv[0] == "mmdebstrap" and "signal" not in line:
                     progress(line[3:])
             log += block
             del log[:-_LOG_BYTES_MAX]
