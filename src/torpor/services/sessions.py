@@ -108,7 +108,7 @@ class Sessions:
         """
         if wait is Durability.OBJECT:
             raise Unsupported(
-                "cannot wait for durability object: this server's store is a local folder, which is disk; wait for disk",
+                "cannot wait for durability object: this server stores in a local folder, which is disk; wait for disk",
                 offered=[Durability.DISK.value],
             )
         session = await self.get(tenant, ref)

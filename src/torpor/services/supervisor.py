@@ -14,11 +14,10 @@ T = TypeVar("T")
 
 
 class Supervisor:
-    """Owns background tasks. One of the two places where any exception is caught: here it is logged, not hidden."""
+    """Owns background tasks. What one of them raised is logged here, once, and hidden nowhere."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._closing = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -26,15 +25,15 @@ class Supervisor:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._closing = True
-        for task in tuple(self._tasks):
-            if task.get_name().startswith("idle:"):
-                task.cancel()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Return once every task that was started has ended."""
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Run ``work`` until it ends. Work named ``idle:…`` is cancelled at the end, all other is waited for."""
+        """Run ``work`` to its end; leaving the block waits for it."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

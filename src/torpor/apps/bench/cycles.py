@@ -1,0 +1,172 @@
+"""Pause and resume at two image sizes, each repetition beside the raw engine's, so that noise meets both alike."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from torpor.apps.bench.raw import RawParts, raw_sandbox
+from torpor.apps.bench.report import Result, result
+from torpor.apps.bench.session import Cycle, bench_session
+from torpor.apps.client import Client
+from torpor.apps.config import Config, read_server_file
+from torpor.apps.node import Role, open_node
+from torpor.domain.errors import Unavailable
+
+TEMPLATE = "data"
+SIZES_MIB = (64, 256)
+RUNS, RUNS_QUICK = 100, 10
+FETCH_BYTES_PER_MS = 0.8e9 / 1000
+RESUME_ALLOWANCE_MS = 25.0
+STOP_RATIO_MAX = 1.2
+SECOND_PAUSE_SHARE_MAX = 0.03
+
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Samples:
+    """All repetitions at one size."""
+
+    size_mib: int
+    pages_bytes: int = 0
+    raw_checkpoint_ms: list[float] = field(default_factory=list)
+    raw_restore_ms: list[float] = field(default_factory=list)
+    cycles: list[Cycle] = field(default_factory=list)
+
+    @property
+    def image_bytes(self) -> int:
+        """Both parts of our snapshots, the median."""
+        return sorted(cycle.snapshot["image_bytes"] for cycle in self.cycles)[len(self.cycles) // 2]
+
+
+async def measure(config: Config, *, quick: bool, progress: Progress) -> tuple[list[Samples], str]:
+    """Both sizes. Also the engine build's name."""
+    runs = RUNS_QUICK if quick else RUNS
+    measured: list[Samples] = []
+    with _server(config) as client:
+        async with open_node(config, Role.build(config)) as node, node.raw_parts(TEMPLATE) as parts:
+            for size_mib in SIZES_MIB:
+                measured.append(await _measure_size(client, parts, size_mib, runs, progress))
+            build = (await parts.engine.capabilities()).build
+    return measured, build
+
+
+async def _measure_size(client: Client, parts: RawParts, size_mib: int, runs: int, progress: Progress) -> Samples:
+    samples = Samples(size_mib)
+    async with raw_sandbox(parts, _content(0)) as bare:
+        ballast_bytes = max(0, (size_mib << 20) - bare.pages_bytes)
+    content = _content(ballast_bytes)
+    async with raw_sandbox(parts, content) as raw:
+        samples.pages_bytes = raw.pages_bytes
+        with bench_session(client, TEMPLATE, content) as session:
+            session.cycle()  # the first pause writes everything; the figures are of a session that lives
+            for number in range(1, runs + 1):
+                samples.raw_checkpoint_ms.append(await raw.checkpoint_ms())
+                samples.raw_restore_ms.append(await raw.restore_ms())
+                samples.cycles.append(await asyncio.to_thread(session.cycle))
+                if number % 10 == 0:
+                    progress(f"{size_mib} MB: {number} of {runs} repetitions")
+    return samples
+
+
+def _content(ballast_bytes: int) -> str:
+    """Random bytes: nothing to gain for compression, so this is the hard case."""
+    return f"import os; ballast = os.urandom({ballast_bytes})"
+
+
+def resume_results(measured: list[Samples]) -> list[Result]:
+    """Request to first output, over HTTP, on the client's clock."""
+    results = []
+    for samples in measured:
+        raw = samples.raw_restore_ms
+        bound = result("", raw, unit="ms", rule="").p50 + samples.image_bytes / FETCH_BYTES_PER_MS + RESUME_ALLOWANCE_MS
+        results.append(
+            result(
+                f"resume_local_{samples.size_mib}mb",
+                [cycle.first_output_ms for cycle in samples.cycles],
+                unit="ms",
+                raw=raw,
+                bound=bound,
+                rule="p50 <= raw restore into a created sandbox + image / 0.8 GB/s + 25 ms",
+                image_bytes=samples.image_bytes,
+            )
+        )
+        for step in ("open", "claim", "fetch", "restore", "ready", "total"):
+            results.append(
+                result(
+                    f"resume_local_{samples.size_mib}mb.{step}",
+                    [float(cycle.resumed["timings_ms"].get(step, 0.0)) for cycle in samples.cycles],
+                    unit="ms",
+                    rule="a step of the above; claim and fetch run at once",
+                )
+            )
+    return results
+
+
+def pause_results(measured: list[Samples]) -> list[Result]:
+    """Stop time, time to durable, and what a pause of an idle session writes."""
+    results = []
+    for samples in measured:
+        raw = samples.raw_checkpoint_ms
+        results.append(
+            result(
+                f"pause_stop_{samples.size_mib}mb",
+                _steps(samples, "stop"),
+                unit="ms",
+                raw=raw,
+                bound=STOP_RATIO_MAX * result("", raw, unit="ms", rule="").p50,
+                rule="p50 <= 1.2 x raw checkpoint",
+                image_bytes=samples.image_bytes,
+            )
+        )
+        for step in ("quiesce", "checkpoint", "seal", "total"):
+            results.append(
+                result(
+                    f"pause_{samples.size_mib}mb.{step}",
+                    _steps(samples, step),
+                    unit="ms",
+                    rule="a step of the pause; total is request to durable",
+                )
+            )
+        results.append(
+            result(
+                f"second_pause_new_share_{samples.size_mib}mb",
+                [cycle.snapshot["new_bytes"] / cycle.snapshot["image_bytes"] for cycle in samples.cycles],
+                unit="ratio",
+                bound=SECOND_PAUSE_SHARE_MAX if samples.size_mib == max(SIZES_MIB) else None,
+                rule="bytes written by a pause of an idle session <= 3 % of its image",
+                image_bytes=samples.image_bytes,
+            )
+        )
+    return results
+
+
+def _steps(samples: Samples, step: str) -> list[float]:
+    return [float(cycle.snapshot["timings_ms"][step]) for cycle in samples.cycles]
+
+
+@contextlib.contextmanager
+def _server(config: Config) -> Iterator[Client]:
+    """The home's running server, else one for this run."""
+    try:
+        with Client.of(config) as client:
+            client.health()
+            yield client
+            return
+    except Unavailable:
+        pass
+    torpor = (sys.executable, "-m", "torpor.apps.cli")
+    subprocess.run(
+        (*torpor, "--home", str(config.home), "up", "--detach", "--port", "0"), check=True, stdout=sys.stderr
+    )
+    try:
+        started = Config(config.home, str(read_server_file(config.server_file)["url"]))
+        with Client.of(started) as client:
+            yield client
+    finally:
+        subprocess.run((*torpor, "--home", str(config.home), "down"), check=True, stdout=sys.stderr)

@@ -1,0 +1,260 @@
+"""The composition root: one node with everything it needs, out of one home folder.
+
+Two roles. ``serve``: the server of the home, with a pool, which reconciles what a dead server left. ``build``: a
+command that only needs an engine and the store (template builds, benches' raw engine); it has a runtime folder of its
+own, so that a running server and a build never see each other's instances.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+import torpor_guest
+from torpor import __version__
+from torpor.adapters.catalog.sqlite import SqliteCatalog
+from torpor.adapters.clock.system import SystemClock
+from torpor.adapters.engines.gvisor import GVisorConfig, GVisorEngine
+from torpor.adapters.engines.gvisor.install import list_builds
+from torpor.adapters.entropy.system import SystemEntropy
+from torpor.adapters.guest.client import FramedDialer
+from torpor.adapters.host.staging import MemoryStaging
+from torpor.adapters.keys.file import FileKeys
+from torpor.adapters.objects.localfs import LocalObjects
+from torpor.adapters.templates import build_rootfs, template_named
+from torpor.apps.bench.raw import RawParts
+from torpor.apps.config import Config
+from torpor.domain.errors import Unsupported
+from torpor.domain.ids import TenantId
+from torpor.domain.session import Limits, SnapshotRecord
+from torpor.ports.catalog import TemplateRecord
+from torpor.services.capture import Capture
+from torpor.services.driver import Driver
+from torpor.services.live import Runtimes
+from torpor.services.placement import Engines, Placement
+from torpor.services.pool import Pool
+from torpor.services.reconcile import Reconciler, Settled
+from torpor.services.records import Records
+from torpor.services.sessions import Sessions
+from torpor.services.supervisor import Supervisor
+from torpor.services.templates import PUBLIC_TENANT, RootFilesystem, Templates
+from torpor.store.snapshots import SnapshotStore
+
+log = structlog.get_logger()
+
+GUEST_LIB = Path(torpor_guest.__file__).parent.parent
+COUNTER_VARIABLE = "TORPOR_ENGINE_COUNTER"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Where a process of one home keeps what runs: a short folder under /run, and a cgroup."""
+
+    runtime_dir: Path
+    cgroup: str
+
+    @classmethod
+    def serve(cls, config: Config) -> Role:
+        """The one server of the home."""
+        return cls(config.runtime_dir / "s", f"/torpor/{config.runtime_dir.name}/s")
+
+    @classmethod
+    def build(cls, config: Config) -> Role:
+        """This process, beside a server that may run."""
+        return cls(config.runtime_dir / f"b{os.getpid()}", f"/torpor/{config.runtime_dir.name}/b{os.getpid()}")
+
+
+class Node:
+    """What the API and the CLI ask of a node (``apps.api.backend.Backend``), delegated to the services."""
+
+    def __init__(self, parts: Parts, sessions: Sessions, templates: Templates) -> None:
+        self._parts = parts
+        self._templates = templates
+        self.sessions = sessions
+        self.create = sessions.create
+        self.get = sessions.get
+        self.page = sessions.page
+        self.pause = sessions.pause
+        self.resume = sessions.resume
+        self.delete = sessions.delete
+        self.code = sessions.code
+        self.shell = sessions.shell
+        self.execute = sessions.execute
+        self.interrupt = sessions.interrupt
+        self.read_file = sessions.read_file
+        self.write_file = sessions.write_file
+        self.usage = sessions.usage
+
+    async def templates(self, tenant: TenantId) -> tuple[TemplateRecord, ...]:
+        """The newest template of each name."""
+        del tenant
+        return await self._templates.list()
+
+    async def build_template(
+        self, name: str, progress: Callable[[str], None], limits: Limits | None = None
+    ) -> tuple[TemplateRecord, SnapshotRecord]:
+        """Build the root filesystem and capture its golden snapshot. Raises: NotFound, EngineError, StorageFull."""
+        spec = template_named(name)
+        engine = self._parts.engines.newest()
+        built = await build_rootfs(spec, self._parts.config.templates_dir, guest_lib=GUEST_LIB, progress=progress)
+
+        async def said(line: str) -> None:
+            progress(line)
+
+        rootfs = RootFilesystem(name=spec.name, digest=built.digest, path=built.rootfs)
+        return await self._templates.capture_golden(rootfs, engine, limits or Limits(), said)
+
+    @contextlib.asynccontextmanager
+    async def raw_parts(self, template: str) -> AsyncIterator[RawParts]:
+        """What a bench needs to drive the raw engine with the content of ``template``."""
+        parts = self._parts
+        blueprint = await self._templates.blueprint(PUBLIC_TENANT, template)
+        engine = parts.engines.of(blueprint.template.engine_build)
+        assert isinstance(engine, GVisorEngine)
+        async with parts.staging.folder() as folder:
+            yield RawParts(engine, blueprint.shape, parts.dialer, parts.entropy, folder)
+
+    async def store_check(self, tenant: TenantId) -> Mapping[str, Any]:
+        """Read and authenticate everything that the tenant's sessions and the public templates have stored."""
+        reports = [await self._parts.store.check(owner) for owner in (tenant, PUBLIC_TENANT)]
+        merged: dict[str, Any] = {"clean": all(report.clean for report in reports)}
+        for report in reports:
+            for field, value in asdict(report).items():
+                merged[field] = merged[field] + value if field in merged else value
+        return merged
+
+    async def engine_info(self) -> Mapping[str, Any]:
+        """The preferred build and what it can do here, and all builds installed."""
+        capabilities = await self._parts.engines.newest().capabilities()
+        return {**asdict(capabilities), "builds": sorted(self._parts.engines.by_build)}
+
+    async def health(self) -> Mapping[str, Any]:
+        """Answers while the node serves."""
+        return {"status": "ok", "version": __version__, "engine": self._parts.engines.preferred}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What all of a node's services share."""
+
+    config: Config
+    catalog: SqliteCatalog
+    keys: FileKeys
+    store: SnapshotStore
+    staging: MemoryStaging
+    engines: Engines
+    dialer: FramedDialer
+    clock: SystemClock
+    entropy: SystemEntropy
+
+
+@contextlib.asynccontextmanager
+async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[Node]:
+    """The node of ``config.home``; the server's role unless another is given. Needs root and an installed engine.
+
+    Leaving the block as the server pauses every running session, so that nothing is lost and no process is left.
+    """
+    serves = role is None
+    async with _opened_parts(config, role or Role.serve(config)) as parts, Supervisor() as supervisor:
+        origin = (parts.clock, parts.entropy)
+        runtimes, records = Runtimes(), Records(parts.catalog, parts.clock)
+        pool = Pool(supervisor, parts.entropy, size=1 if serves else 0)
+        capture = Capture(parts.store, parts.staging, parts.clock, parts.entropy)
+        placement = Placement(parts.store, parts.engines, parts.dialer, parts.staging, pool, parts.clock)
+        driver = Driver(records, runtimes, placement, capture, parts.store, supervisor, origin)
+        templates = Templates(
+            parts.catalog,
+            parts.keys,
+            capture,
+            parts.dialer,
+            lambda digest: config.templates_dir / digest / "rootfs",
+            torpor_guest.ARGV,
+            origin,
+        )
+        sessions = Sessions(parts.catalog, parts.keys, records, runtimes, driver, templates, origin)
+        node = Node(parts, sessions, templates)
+        if serves:
+            reconciler = Reconciler(parts.catalog, records, runtimes, driver, parts.store, parts.engines, parts.dialer)
+            _tell(await reconciler.run())
+            for template in await templates.list():
+                with contextlib.suppress(Unsupported):
+                    blueprint = await templates.blueprint(PUBLIC_TENANT, template.name)
+                    pool.refill(parts.engines.of(template.engine_build), blueprint.shape)
+        try:
+            yield node
+        finally:
+            if serves:
+                log.info("paused", sessions=await sessions.pause_all())
+            for live in runtimes.all_live():
+                await live.guest.close()
+            await supervisor.settle()
+            await pool.drain()
+
+
+@contextlib.asynccontextmanager
+async def _opened_parts(config: Config, role: Role) -> AsyncIterator[Parts]:
+    config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    clock, entropy = SystemClock(), SystemEntropy()
+    engines = await _engines(config, role, clock)
+    catalog = SqliteCatalog(config.catalog_file)
+    keys = FileKeys(config.keys_dir, entropy)
+    staging = MemoryStaging(role.runtime_dir / "staging")
+    await catalog.open()
+    try:
+        await asyncio.to_thread(staging.open)
+        store = SnapshotStore(LocalObjects(config.store_dir), keys, entropy, clock)
+        yield Parts(config, catalog, keys, store, staging, engines, FramedDialer(clock), clock, entropy)
+    finally:
+        await asyncio.to_thread(staging.close)
+        await catalog.close()
+        if role != Role.serve(config):
+            await asyncio.to_thread(shutil.rmtree, role.runtime_dir, ignore_errors=True)
+
+
+async def _engines(config: Config, role: Role, clock: SystemClock) -> Engines:
+    by_build: dict[str, GVisorEngine] = {}
+    preferred = ""
+    for number, installed in enumerate(list_builds(config.engines_dir)):
+        engine = GVisorEngine(
+            GVisorConfig(
+                runsc=installed.runsc,
+                runtime_dir=role.runtime_dir / f"e{number}",
+                cgroup_parent=role.cgroup,
+                on_event=_counter(),
+            ),
+            clock,
+        )
+        preferred = (await engine.capabilities()).build
+        by_build[preferred] = engine
+    if not by_build:
+        raise Unsupported(
+            f"no engine is installed in {config.engines_dir}; install one with `torpor engine install gvisor`",
+            engines_dir=str(config.engines_dir),
+        )
+    return Engines(by_build, preferred)
+
+
+def _counter() -> Callable[[str], None]:
+    """Notes each real engine event in the file that the test session names, so that it can prove it made some."""
+    path = os.environ.get(COUNTER_VARIABLE)
+
+    def note(event: str) -> None:
+        if path:
+            with open(path, "a", encoding="ascii") as file:  # O_APPEND: several processes write whole lines
+                file.write(f"{event}\n")
+
+    return note
+
+
+def _tell(settled: Settled) -> None:
+    found = {name: ids for name, ids in asdict(settled).items() if ids}
+    if found:
+        log.info("reconciled", **found)
