@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+import blake3
+
 from torpor.domain.errors import Corrupt, KeyDestroyed, NotFound, TorporError, Unsupported
 from torpor.domain.ids import TenantId
 from torpor.domain.snapshot import ChunkRef, Lender, Manifest, PackRef, SnapshotRef
@@ -157,7 +159,9 @@ def _pack_problems(item: tuple[PackRef, bytes, Iterable[ChunkRef]]) -> list[Prob
     opener, view = Opener(), memoryview(data)
     for chunk in sorted(chunks, key=lambda chunk: chunk.offset_bytes):
         try:
-            open_chunk(opener, view[chunk.offset_bytes : chunk.offset_bytes + chunk.sealed_bytes], chunk, pack)
+            sealed = view[chunk.offset_bytes : chunk.offset_bytes + chunk.sealed_bytes]
+            if blake3.blake3(open_chunk(opener, sealed, chunk, pack)).digest() != chunk.digest:
+                raise Corrupt(f"cannot use {key} at {chunk.offset_bytes}: the plaintext has another digest")
         except Corrupt as error:
             problems.append(Problem(ProblemKind.CORRUPT_CHUNK, key, error.message))
     return problems

@@ -238,7 +238,7 @@ def _translated(key: str, *, missing: type[TorporError] = NotFound) -> Iterator[
         yield
     except FileNotFoundError as error:
         raise missing(f"cannot find object {key}", key=key) from error
-    except (IsADirectoryError, NotADirectoryError) as error:
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
         raise InvalidArgument(f"cannot use key {key}: it or a part of it is a folder or a file", field="key") from error
     except OSError as error:
         if error.errno in _FULL:
