@@ -92,7 +92,7 @@ def _announce(pending: list[Step]) -> None:
 
 
 def _perform(step: Step, places: Places, number: str) -> None:
-    say(f"{number} {step.name}: {step.changes}")
+    say(f"{number} {step.name}")
     started_s = time.monotonic()
     (places.logs / f"{step.name}.log").unlink(missing_ok=True)
     (places.stamps / step.name).unlink(missing_ok=True)
