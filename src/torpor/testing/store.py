@@ -55,11 +55,12 @@ class StoreBench:
             sources.append(PartSource(name, path, 512 if name.endswith(".tar") else 4096))
         fields: dict[str, Any] = {
             "snapshot": SnapshotId(f"snapshot-{sequence}"),
-            "wrapped_key": (await self.key(tenant, subject)).wrapped,
             "requirements": {},
             "meta": {},
             **other,
         }
+        if "wrapped_key" not in fields:
+            fields["wrapped_key"] = (await self.key(tenant, subject)).wrapped
         return WriteRequest(
             tenant=tenant,
             subject=subject,
