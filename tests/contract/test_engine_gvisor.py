@@ -22,43 +22,20 @@ from torpor.ports.engine import InstanceShape, InstanceStatus
 from torpor.testing.contracts.engine import EngineContract
 from torpor.testing.programs import LEDGER_ARGV
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 ENV = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
 serial = itertools.count(1)
 
 
-def found(variable, pattern):
-    """A path named by the environment, else the newest that fits below .cache; None if there is none."""
-    if named := os.environ.get(variable):
-        return Path(named)
-    candidates = sorted((CHECKOUT / ".cache").glob(pattern), key=lambda path: path.stat().st_mtime)
-    return candidates[-1] if candidates else None
+pytestmark = pytest.mark.engine
 
 
-RUNSC = found("TORPOR_TEST_RUNSC", "engines/*/runsc")
-ROOTFS = found("TORPOR_TEST_ROOTFS", "templates/*/rootfs")
-LACKS = [name for name, there in (("root", os.geteuid() == 0), ("runsc", RUNSC), ("rootfs", ROOTFS)) if not there]
-
-pytestmark = [pytest.mark.engine, pytest.mark.skipif(bool(LACKS), reason=f"needs {', '.join(LACKS)}")]
-
-
-def count(event):
-    """Append real checkpoints and restores to the counter file, if one is named."""
-    file = os.environ.get("TORPOR_ENGINE_COUNTER")
-    if file and event in {"checkpoint", "restore"}:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.write(handle, f"{event}\n".encode())
-        os.close(handle)
-
-
-def config(name, **more):
+def config(name, runsc, on_event=lambda _event: None):
     return GVisorConfig(
-        runsc=more.pop("runsc", RUNSC),
+        runsc=runsc,
         runtime_dir=Path("/run/torpor-tests") / name,
         cgroup_parent=f"/torpor-tests-{name}",
-        on_event=count,
-        **more,
+        on_event=on_event,
     )
 
 
@@ -94,16 +71,16 @@ class RealEngine(EngineContract):
     """The fixtures and hooks."""
 
     @pytest.fixture
-    async def engine(self):
-        engine = GVisorEngine(config(f"{os.getpid()}-{next(serial)}"), SystemClock())
+    async def engine(self, runsc_path, engine_counter):
+        engine = GVisorEngine(config(f"{os.getpid()}-{next(serial)}", runsc_path, engine_counter), SystemClock())
         yield engine
         for instance in await engine.instances():
             await engine.destroy(instance)
         await engine.retire()
 
     @pytest.fixture
-    def shape(self):
-        return InstanceShape(rootfs=ROOTFS, argv=LEDGER_ARGV, env=ENV, memory_bytes=256 * MIB, disk_bytes=64 * MIB)
+    def shape(self, rootfs_path):
+        return InstanceShape(rootfs=rootfs_path, argv=LEDGER_ARGV, env=ENV, memory_bytes=256 * MIB, disk_bytes=64 * MIB)
 
     @pytest.fixture
     def folder(self):
@@ -217,8 +194,8 @@ class TestGVisorEngine(RealEngine):
             assert usage["memory_bytes"] <= shape.memory_bytes + shape.disk_bytes + 64 * MIB
             assert cgroup_values(engine, instance, "memory", MEMORY_CAP) == [384 * MIB]
 
-    async def test_processes_are_capped_and_the_sandbox_survives_it(self, engine):
-        small = InstanceShape(rootfs=ROOTFS, argv=LEDGER_ARGV, env=ENV, memory_bytes=512 * MIB, pids_max=40)
+    async def test_processes_are_capped_and_the_sandbox_survives_it(self, engine, shape):
+        small = replace(shape, memory_bytes=512 * MIB, pids_max=40)
         async with self.running(engine, small) as (instance, client):
             spawned = await client.python(
                 "import os, signal, time\n"
@@ -237,15 +214,15 @@ class TestGVisorEngine(RealEngine):
             assert await client.add(1) == 1
             assert await engine.inspect(instance) is InstanceStatus.RUNNING
 
-    async def test_the_process_cap_travels_with_the_image(self, engine, folder):
-        small = InstanceShape(rootfs=ROOTFS, argv=LEDGER_ARGV, env=ENV, pids_max=30)
+    async def test_the_process_cap_travels_with_the_image(self, engine, shape, folder):
+        small = replace(shape, pids_max=30)
         async with self.running(engine, small) as (instance, client):
             await client.total()
             checkpoint = await self.capture(engine, instance, folder)
         async with self.restored(engine, small, checkpoint) as (_, client):
             assert (
                 await client.python(
-                    "import os\n"
+                    "import os, time\n"
                     "count = 0\n"
                     "try:\n"
                     "    while count < 200:\n"
@@ -273,8 +250,8 @@ class TestGVisorEngine(RealEngine):
             await client.write("/root/small", "room again")
             assert await engine.inspect(instance) is InstanceStatus.RUNNING
 
-    async def test_the_cpu_quota_is_set(self, engine):
-        half = InstanceShape(rootfs=ROOTFS, argv=LEDGER_ARGV, env=ENV, cpus=0.5)
+    async def test_the_cpu_quota_is_set(self, engine, shape):
+        half = replace(shape, cpus=0.5)
         async with self.running(engine, half) as (instance, client):
             quota, period = cgroup_values(engine, instance, "cpu", CPU_CAP)
             assert quota / period == 0.5
@@ -365,7 +342,7 @@ class TestGVisorEngine(RealEngine):
             await self.capture(engine, instance, folder, "second")
 
     async def test_a_binary_that_disappeared_is_named_with_the_remedy(self, engine, shape, tmp_path):
-        lost = GVisorEngine(config(f"{os.getpid()}-{next(serial)}", runsc=tmp_path / "runsc"), SystemClock())
+        lost = GVisorEngine(config(f"{os.getpid()}-{next(serial)}", tmp_path / "runsc"), SystemClock())
         with pytest.raises(Unsupported, match="engine install"):
             await lost.create(self.new_id(), shape)
         async with self.running(engine, shape) as (instance, client):

@@ -39,7 +39,7 @@ class GVisorEngine:
         self._clock = clock
         self._layout = Layout(config.runtime_dir)
         self._layout.check()
-        self._runsc = Runsc(config.runsc, self._layout.root)  # with its features once it is probed
+        self.runsc = Runsc(config.runsc, self._layout.root)  # knows its features once it is probed
         self._hierarchies = hierarchies_of(Path("/proc/self/mountinfo").read_text())
         self._reaper = process.Reaper()
         self._readers: dict[InstanceId, int] = {}
@@ -78,7 +78,7 @@ class GVisorEngine:
         """See the port."""
         bundle, record = self._startable(instance, "start")
         await self._probe()
-        argv = self._runsc.start(instance, bundle, disk_bytes=record.shape.disk_bytes)
+        argv = self.runsc.start(instance, bundle, disk_bytes=record.shape.disk_bytes)
         await self._run(f"start {instance}", argv, bundle=bundle)
         self._started(instance, record)
         self._config.on_event("start")
@@ -92,12 +92,17 @@ class GVisorEngine:
         present = images.requirements_of(capabilities, record.shape, self._read_spec(bundle))
         images.check_requirements(requirements, present)
         images.check_files(directory, images.MEMORY_FILES)
-        argv = self._runsc.restore(
-            instance, bundle, directory, disk_bytes=record.shape.disk_bytes, background=background
-        )
+        argv = self.restore_argv(instance, directory, background=background)
         await self._run(f"restore into {instance}", argv, bundle=bundle)
         self._started(instance, replace(record, loading=background))
         self._config.on_event("restore")
+
+    def restore_argv(self, instance: InstanceId, directory: Path, *, background: bool = False) -> tuple[str, ...]:
+        """The command behind ``restore``, for measurements of the raw engine. Raises: NotFound."""
+        bundle, record = self._known(instance)
+        return self.runsc.restore(
+            instance, bundle, directory, disk_bytes=record.shape.disk_bytes, background=background
+        )
 
     async def loaded(self, instance: InstanceId) -> None:
         """See the port."""
@@ -219,8 +224,8 @@ class GVisorEngine:
         async with self._probing:
             if self._probed is None:
                 freezes = self._cgroup(InstanceId("x" * 20)).can_freeze
-                self._probed = await probe.ask(self._runsc, can_freeze=freezes)
-                self._runsc = replace(self._runsc, features=self._probed.features)
+                self._probed = await probe.ask(self.runsc, can_freeze=freezes)
+                self.runsc = replace(self.runsc, features=self._probed.features)
             return self._probed
 
     def _cgroup_path(self, instance: InstanceId) -> str:
@@ -232,7 +237,7 @@ class GVisorEngine:
     def _driver(self, instance: InstanceId) -> Driver:
         if self._probed is not None and self._probed.capabilities.version in BUILDS:
             return ControlDriver(Control(self._layout.socket(instance)), instance)
-        return CommandDriver(self._runsc, instance, timeout_s=self._config.capture_timeout_s)
+        return CommandDriver(self.runsc, instance, timeout_s=self._config.capture_timeout_s)
 
     def _known(self, instance: InstanceId) -> tuple[Path, Record]:
         """The bundle and record of an instance. Raises: NotFound."""
@@ -266,7 +271,7 @@ class GVisorEngine:
     def _write_bundle(self, instance: InstanceId, shape: InstanceShape, filesystem: Path | None) -> None:
         bundle = self._layout.bundle(instance)
         places = SpecPlaces(bundle, netns=self._layout.netns(instance), cgroup=self._cgroup_path(instance))
-        (bundle / "config.json").write_text(json.dumps(oci_spec(shape, places, self._runsc.features)))
+        (bundle / "config.json").write_text(json.dumps(oci_spec(shape, places, self.runsc.features)))
         (bundle / "resolv.conf").write_bytes(self._config.resolv_conf)
         (bundle / "ca-bundle.pem").write_bytes(self._config.ca_bundle)
         if filesystem is None:
@@ -281,7 +286,7 @@ class GVisorEngine:
 
     async def _create_sandbox(self, instance: InstanceId, shape: InstanceShape) -> None:
         bundle = self._layout.bundle(instance)
-        argv = self._runsc.create(instance, bundle, disk_bytes=shape.disk_bytes)
+        argv = self.runsc.create(instance, bundle, disk_bytes=shape.disk_bytes)
         self._reaper.become_subreaper()
         stdin, stdout, reader = channel.open_guest_ends(bundle)
         self._readers[instance] = reader  # kept, so that what the guest says before anybody attaches is not lost
@@ -323,7 +328,7 @@ class GVisorEngine:
         if not any(self._layout.root.glob(f"*{instance}*")):
             return
         with contextlib.suppress(TorporError):
-            await process.run(self._runsc.delete(instance), timeout_s=self._config.command_timeout_s)
+            await process.run(self.runsc.delete(instance), timeout_s=self._config.command_timeout_s)
         for left in self._layout.root.glob(f"*{instance}*"):
             with contextlib.suppress(FileNotFoundError):
                 left.unlink()
