@@ -16,12 +16,14 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
+from structlog.testing import capture_logs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from memory_backend import MemoryBackend, StillClock
 
 from torpor.apps.api.app import create_app
+from torpor.apps.cli.main import main
 
 KEY = "a-key-of-more-than-20-characters"
 
@@ -53,12 +55,13 @@ class Served:
 
     url: str
     backend: MemoryBackend
+    logs: list[dict]
 
 
 @contextlib.contextmanager
 def _serving():
     backend = MemoryBackend()
-    with socket.socket() as listener:
+    with capture_logs() as logs, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         settings = uvicorn.Config(
             create_app(backend, KEY, clock=StillClock()), log_config=None, lifespan="on", timeout_graceful_shutdown=1
@@ -67,7 +70,7 @@ def _serving():
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         thread.start()
         try:
-            yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", backend)
+            yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", backend, logs)
         finally:
             server.should_exit = True
             thread.join()
@@ -83,20 +86,40 @@ Run = Callable[..., subprocess.CompletedProcess]
 
 
 @pytest.fixture
-def torpor(served, tmp_path) -> Run:
-    """Run the command line in a process of its own, against ``served``."""
-    environment = {
-        **os.environ,
-        "TORPOR_HOME": str(tmp_path / "home"),
-        "TORPOR_API_URL": served.url,
-        "TORPOR_API_KEY": KEY,
-        "COLUMNS": "100",
-    }
+def environment(served, tmp_path) -> dict[str, str]:
+    """What a shell would set to talk to ``served``."""
+    return {"TORPOR_HOME": str(tmp_path / "home"), "TORPOR_API_URL": served.url, "TORPOR_API_KEY": KEY}
+
+
+@pytest.fixture
+def torpor(environment, tmp_path, monkeypatch, capfdbinary) -> Run:
+    """Run a command line in this process: a Python of its own costs a second, and ``process`` shows that it is same."""
+
+    def run(*arguments: str, stdin: bytes | None = None, **changes: str) -> subprocess.CompletedProcess:
+        given = tmp_path.with_suffix(".stdin")
+        given.write_bytes(stdin or b"")
+        capfdbinary.readouterr()
+        with monkeypatch.context() as patch, open(os.devnull if stdin is None else given) as source:
+            for name, value in {**environment, **changes}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "stdin", source)
+            code = main(arguments)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        captured = capfdbinary.readouterr()
+        return subprocess.CompletedProcess(arguments, code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def process(environment) -> Run:
+    """Run a command line in a process of its own."""
 
     def run(*arguments: str, stdin: bytes | None = None, **changes: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, "-m", "torpor.apps.cli", *arguments],
-            env={**environment, **changes},
+            env={**os.environ, **environment, **changes},
             capture_output=True,
             timeout=60,
             check=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -29,11 +29,11 @@ def list_builds(context: typer.Context, *, as_json: AsJson = False) -> None:
     builds = local.engine_builds(configured(context))
     if as_json:
         screen.emit(builds)
-    elif not builds:
+        return
+    if not builds:
         screen.note("no engine build is installed; `torpor engine install gvisor` gets one")
-    else:
-        columns = [name for name, value in builds[0].items() if not isinstance(value, dict | list)]
-        screen.table([name.upper() for name in columns], [[str(build[name]) for name in columns] for build in builds])
+    rows = [[b["build"], b["version"], b["route"], "yes" if b["preferred"] else "-"] for b in builds]
+    screen.table(["BUILD", "VERSION", "ROUTE", "PREFERRED"], rows)
 
 
 @app.command(epilog=examples("torpor engine install gvisor"))
@@ -43,10 +43,7 @@ def install(context: typer.Context, engine: Engine = "gvisor", *, as_json: AsJso
 
     _known(engine)
     build = local.install_engine(configured(context), quiet=as_json)
-    if as_json:
-        screen.emit(build)
-        return
-    _lines(build)
+    screen.emit(build) if as_json else screen.say(f"{build['build']} ({build['route']})")
 
 
 @app.command("test", epilog=examples("torpor engine test", "torpor engine test gvisor --json"))
@@ -59,9 +56,10 @@ def self_test(context: typer.Context, engine: Engine = "gvisor", *, as_json: AsJ
     if as_json:
         screen.emit(results)
     else:
-        for result in results:
-            _lines(result)
-    return exits.OK if all(result["passed"] for result in results) else exits.FAILED
+        for tested in results:
+            steps = ", ".join(f"{step} {took_ms:.0f} ms" for step, took_ms in tested["steps_ms"].items())
+            screen.say(f"{tested['build']}: {'passed' if tested['passed'] else tested['failure']} ({steps})")
+    return exits.OK if all(tested["passed"] for tested in results) else exits.FAILED
 
 
 def _known(engine: str) -> None:
@@ -69,8 +67,3 @@ def _known(engine: str) -> None:
         raise NotFound(
             f"cannot find engine {engine!r}; `torpor engine install gvisor` is the one there is", engine=engine
         )
-
-
-def _lines(values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        screen.say(f"{name:<16} {value}")

@@ -15,7 +15,11 @@ def configure_logs() -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(),
+        pad_event_to=0,
+        exception_formatter=structlog.dev.plain_traceback,  # the other one prints local variables: code, output, keys
+    )
     structlog.configure(
         processors=[*steps, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torpor.domain.errors import TorporError
-from torpor.ports.clock import Clock
 
 PATIENCE_S = 1.0  # what takes longer says so
 TICK_S = 0.5
@@ -78,10 +77,12 @@ def span(duration_s: float) -> str:
     return f"{total_s} s"
 
 
-def age(instant: str, clock: Clock) -> str:
+def age(instant: str) -> str:
     """How long ago an RFC 3339 instant was."""
+    from torpor.adapters.clock.system import SystemClock  # noqa: PLC0415 - it takes asyncio along, --json needs neither
+
     then = datetime.fromisoformat(instant).astimezone(UTC).timestamp()
-    return f"{span(max(1.0, clock.wall_s() - then))} ago"
+    return f"{span(max(1.0, SystemClock().wall_s() - then))} ago"
 
 
 def label(session: JSON) -> str:

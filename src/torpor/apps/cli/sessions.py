@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from torpor.adapters.clock.system import SystemClock
 from torpor.apps.cli import exits, screen
 from torpor.apps.cli.options import AsJson, Ref, connected, examples, pairs
 from torpor.domain.errors import TorporError
@@ -80,7 +79,6 @@ def list_sessions(context: typer.Context, *, as_json: AsJson = False) -> None:
     if as_json:
         screen.emit(found)
         return
-    clock = SystemClock()
     rows = [
         [
             session["id"],
@@ -89,7 +87,7 @@ def list_sessions(context: typer.Context, *, as_json: AsJson = False) -> None:
             session["durability"] or "-",
             session["template"],
             str(session["generation"]),
-            screen.age(session["created_at"], clock),
+            screen.age(session["created_at"]),
         ]
         for session in found
     ]
@@ -180,7 +178,6 @@ def _paused(session: screen.JSON) -> str:
 def _lines(session: screen.JSON) -> list[tuple[str, str]]:
     limits = session["limits"]
     memory, disk = screen.size(limits["memory_bytes"]), screen.size(limits["disk_bytes"])
-    clock = SystemClock()
     lines = [
         ("id", session["id"]),
         ("name", session["name"] or "-"),
@@ -189,10 +186,10 @@ def _lines(session: screen.JSON) -> list[tuple[str, str]]:
         ("generation", f"{session['generation']} ({session['resumes_count']} resumes)"),
         ("template", f"{session['template']} ({session['template_digest'][:12]})"),
         ("persistence", session["persistence"]),
-        ("created", f"{session['created_at']} ({screen.age(session['created_at'], clock)})"),
+        ("created", f"{session['created_at']} ({screen.age(session['created_at'])})"),
     ]
     if session["paused_at"]:
-        lines.append(("paused", f"{session['paused_at']} ({screen.age(session['paused_at'], clock)})"))
+        lines.append(("paused", f"{session['paused_at']} ({screen.age(session['paused_at'])})"))
     lines += [
         ("compute used", f"{screen.span(session['compute_s'])}, CPU {screen.span(session['cpu_s'])}"),
         ("memory now", screen.size(session["memory_bytes"] or 0)),

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from torpor.adapters.clock.system import SystemClock
 from torpor.apps.cli import screen
 from torpor.apps.cli.options import AsJson, configured, connected, examples
 
@@ -45,14 +44,13 @@ def list_templates(context: typer.Context, *, as_json: AsJson = False) -> None:
     if as_json:
         screen.emit(found)
         return
-    clock = SystemClock()
     rows: list[list[Any]] = [
         [
             template["name"],
             template["digest"][:12],
             screen.size(template["image_bytes"]),
             template["engine_build"],
-            screen.age(template["created_at"], clock),
+            screen.age(template["created_at"]),
         ]
         for template in found
     ]
