@@ -1,0 +1,52 @@
+"""An image larger than the memory allowed goes through both ways."""
+
+import subprocess
+import sys
+import textwrap
+
+RSS_MIB_MAX = 256
+
+PROGRAM = textwrap.dedent(
+    """
+    import asyncio, os, resource, sys
+    from pathlib import Path
+    from torpor.adapters.entropy.system import SystemEntropy
+    from torpor.adapters.objects.localfs import LocalObjects
+    from torpor.store.snapshots import PartSource
+    from torpor.testing.store import StoreBench
+    import dataclasses
+
+    def rss_mib():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    async def main(folder):
+        bench = StoreBench(folder, objects=LocalObjects(folder / "objects"))
+        request = await bench.request({})
+        before = rss_mib()
+        stored = await bench.store.write(
+            dataclasses.replace(request, parts=(PartSource("pages.img", folder / "image"),))
+        )
+        await bench.store.read(stored.ref, folder / "back")
+        report = await bench.store.check()
+        print(stored.image_bytes, stored.new_chunk_count > 500, report.clean, rss_mib() - before)
+
+    asyncio.run(main(Path(sys.argv[1])))
+    """
+)
+
+
+def test_an_image_of_400_mib_is_stored_read_and_checked_in_bounded_memory(tmp_path):
+    image = tmp_path / "image"
+    with image.open("wb") as file, open("/dev/urandom", "rb") as noise:
+        for _ in range(25):
+            file.write(noise.read(4 << 20) + b"text" * (1 << 20) + noise.read(2 << 20))
+            file.seek(6 << 20, 1)
+        file.truncate(400 << 20)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], check=False, capture_output=True, text=True, timeout=120
+    )
+    size, many, clean, grew_mib = done.stdout.split() or done.stderr
+    assert (size, many, clean) == (str(400 << 20), "True", "True")
+    assert float(grew_mib) <= RSS_MIB_MAX
+    assert subprocess.run(["cmp", image, tmp_path / "back" / "pages.img"], check=False).returncode == 0
+    assert (tmp_path / "back" / "pages.img").stat().st_blocks <= image.stat().st_blocks + 8
