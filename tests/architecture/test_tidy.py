@@ -22,7 +22,7 @@ PARAMETERS_MAX = 7
 MODULES_BANNED = {"utils", "helpers", "common", "base", "core", "manager", "misc"}
 DOCUMENTED_ROOMS = ("src/torpor/domain/", "src/torpor/ports/", "src/torpor/store/", "src/torpor/services/")
 # The app's outermost loop and the task supervisor: nowhere else may every error be caught and survived.
-BROAD_EXCEPT_FILES = ("src/torpor/apps/server.py", "src/torpor/services/supervisor.py")
+BROAD_EXCEPT_FILES = ("src/torpor/apps/cli/main.py", "src/torpor/services/supervisor.py")
 # Programs of tests that run inside a sandbox answer whatever happens to them.
 GUEST_PROGRAMS = "src/torpor/testing/programs/"
 
