@@ -64,6 +64,7 @@ class Agent:
         self._id_floor = 0
         self._orphans = 0
         self._warmup_failure: str | None = None
+        self._queues = {"code": self._contexts.queue, "shell": self._shells.queue}
         self._operations: dict[str, Operation] = {
             "status": lambda _: self._status(),
             "code": self._contexts.run,
@@ -188,12 +189,14 @@ class Agent:
             raise Refused(
                 "unsupported", f"cannot serve {fields['op']!r}: this agent ({AGENT_VERSION}) does not know it"
             )
+        queue = self._queues.get(fields["op"])
         with self._lock:
             if len(self._bursts) >= BURSTS_MAX:
                 raise Refused("quota_exceeded", f"cannot begin: {BURSTS_MAX} bursts are open; let them end first")
+            place = queue(fields) if queue is not None else None  # here, since threads start in any order
             stream = self._outbox.open(frame_id, lossy=fields["op"] != "read")
             body = Body(lambda total: self._outbox.send(FrameType.ACK, frame_id, {"total": total}))
-            burst = self._bursts[frame_id] = Burst(frame_id, fields, stream, body)
+            burst = self._bursts[frame_id] = Burst(frame_id, fields, stream, body, place)
         threading.Thread(target=self._serve, args=(operation, burst), name=f"burst-{frame_id}", daemon=True).start()
 
     def _serve(self, operation: Operation, burst: Burst) -> None:
@@ -211,6 +214,8 @@ class Agent:
         except (OSError, ValueError, LookupError, ArithmeticError, RuntimeError, TypeError) as error:
             burst.refuse(Refused("guest_error", f"cannot serve {burst.fields['op']}: {error!r}"))
         finally:
+            if burst.place is not None:
+                burst.place.leave()
             with self._lock:
                 self._bursts.pop(burst.id, None)
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -45,30 +44,36 @@ class Stopwatch:
 
 
 class Turnstile:
-    """A lock that is given in order of arrival. Raises: Refused (guest_error) when too many wait."""
+    """Lets one burst through at a time, in the order in which they joined the queue."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[threading.Event] = deque()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for one's turn; it ends with the block."""
-        mine = threading.Event()
+    def join(self) -> Place:
+        """A place at the end of the queue. Raises: Refused (quota_exceeded) when too many wait."""
         with self._lock:
             if len(self._waiting) >= QUEUED_MAX:
-                raise Refused("guest_error", f"cannot queue: {QUEUED_MAX} bursts already wait here; let them end first")
-            self._waiting.append(mine)
-            if len(self._waiting) == 1:
-                mine.set()
-        try:
-            mine.wait()
-            yield
-        finally:
-            with self._lock:
-                self._waiting.popleft()
-                if self._waiting:
-                    self._waiting[0].set()
+                raise Refused("quota_exceeded", f"cannot queue: {QUEUED_MAX} bursts wait here already; let them end")
+            turn = threading.Event()
+            self._waiting.append(turn)
+            self._waiting[0].set()
+        return Place(turn, lambda: self._leave(turn))
+
+    def _leave(self, turn: threading.Event) -> None:
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            if self._waiting:
+                self._waiting[0].set()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a queue. ``leave`` must follow, whether or not its turn has come; leaving twice is harmless."""
+
+    turn: threading.Event
+    leave: Callable[[], None]
 
 
 class End(Enum):
@@ -157,7 +162,15 @@ class Burst:
     fields: dict[str, Any]
     stream: Stream
     body: Body
+    place: Place | None = None
     events: queue.SimpleQueue[tuple[End, Any]] = field(default_factory=queue.SimpleQueue)
+
+    def await_turn(self) -> None:
+        """Wait for its turn in the queue it has joined. Raises: Refused if the caller has gone meanwhile."""
+        if self.place is not None:
+            self.place.turn.wait()
+        if not self.events.empty():
+            raise Refused("guest_error", "the caller has gone")
 
     def cancel(self) -> None:
         """The caller has gone: its output is for nobody."""

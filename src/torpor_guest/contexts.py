@@ -7,9 +7,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-from torpor_guest.bursts import Alarm, Burst, End, Outcome, Outlet, Stopwatch, Turnstile, follow
+from torpor_guest.bursts import Alarm, Burst, End, Outcome, Outlet, Place, Stopwatch, Turnstile, follow
 from torpor_guest.parking import Parking
 from torpor_guest.processes import Launch, Process, Processes, signal_name
 from torpor_guest.pump import Pump, Sink
@@ -45,29 +46,29 @@ class Worker:
         self._report = bytearray()
         self._lock = threading.Lock()
         self.parking = Parking()
-        self.process, self._commands, pump = self._start(settings, name)
+        self.process, self._commands, self._placed, pump = self._start(settings, name)
         pump.start()
         processes.watch(self.process, pump.exited)
 
-    def _start(self, settings: Settings, name: str) -> tuple[Process, int, Pump]:
+    def _start(self, settings: Settings, name: str) -> tuple[Process, int, int, Pump]:
         env = {**settings.environment.values(), "TORPOR_CONTEXT": name}
         stdin = os.open(os.devnull, os.O_RDONLY)
-        commands, reports, stdout, stderr = os.pipe(), os.pipe(), os.pipe(), os.pipe()
-        fds = (commands[0], reports[1], *self.parking.child_fds)
+        commands, reports, placed, stdout, stderr = (os.pipe() for _ in range(5))
+        fds = (commands[0], reports[1], placed[0], *self.parking.child_fds)
         argv = (settings.python, "-c", _BOOT, settings.lib_dir, *(str(fd) for fd in fds))
         home = env.get("HOME", "/")
         cwd = home if os.path.isdir(home) else "/"
         try:
             process = self._processes.start(Launch(argv, env, stdin, stdout[1], stderr[1], cwd, pass_fds=fds))
         except Refused:
-            for fd in (commands[1], reports[0], stdout[0], stderr[0]):
+            for fd in (commands[1], reports[0], placed[1], stdout[0], stderr[0]):
                 os.close(fd)
             raise
         finally:
-            for fd in (stdin, commands[0], reports[1], stdout[1], stderr[1]):
+            for fd in (stdin, commands[0], reports[1], placed[0], stdout[1], stderr[1]):
                 os.close(fd)
         sink = Sink(self._on_output, self._on_report, self._on_exit)
-        return process, commands[1], Pump(stdout=stdout[0], stderr=stderr[0], report=reports[0], sink=sink)
+        return process, commands[1], placed[1], Pump(stdout=stdout[0], stderr=stderr[0], report=reports[0], sink=sink)
 
     def begin(self, burst: Burst, source: bytes, env: dict[str, str], *, silent: bool) -> None:
         """Let it run ``source`` for ``burst``, which is told of the end."""
@@ -105,6 +106,7 @@ class Worker:
     def discard(self) -> None:
         """It has ended and its burst too: let go of the pipes. Not in the pump: a burst may still be writing."""
         os.close(self._commands)
+        os.close(self._placed)
         self.parking.close()
 
     def _on_output(self, channel: DataChannel, data: bytes) -> None:
@@ -136,6 +138,8 @@ class Worker:
                 return
             if kind == "display":
                 self.outlet.put(DataChannel.DISPLAY, json.dumps(report["data"]).encode())
+                with suppress(BrokenPipeError):
+                    os.write(self._placed, LENGTH.pack(report["number"]))
             else:
                 self._on_progress(report, done=kind == "done")
 
@@ -158,33 +162,31 @@ class Context:
         self._settings = settings
         self._processes = processes
         self._stopwatch = stopwatch
-        self._turnstile = Turnstile()
+        self.turnstile = Turnstile()
 
     def run(self, burst: Burst, source: bytes, timeout_s: float | None, *, silent: bool = False) -> Outcome:
         """Run source in turn; ``silent``: it is not counted. Raises: Refused."""
-        with self._turnstile.turn():
-            if burst.stream.gone and not burst.events.empty():
-                raise Refused("guest_error", "the caller has gone")
-            worker = self._living_worker()
-            worker.env_revision, env = self._settings.environment.changes_since(worker.env_revision)
-            worker.begin(burst, source, env, silent=silent)
-            grace_s = self._settings.grace_s
-            alarms = []
-            if timeout_s is not None:
-                alarms = [Alarm(timeout_s, worker.interrupt), Alarm(timeout_s + grace_s, worker.kill)]
-            end, value, gone_off = follow(burst, self._stopwatch, [Alarm(START_S_MAX, worker.kill)], worker.interrupt)
-            if end is End.BEGUN:
-                end, value, gone_off = follow(burst, self._stopwatch, alarms, worker.interrupt)
-            worker.end()
-            if end is End.DONE:
-                return _outcome(value, timed_out=gone_off > 0)
-            self._discard(worker)
-            why = f"its process ended with {signal_name(value)}"
-            if gone_off == 2:
-                why = f"the code did not stop within {grace_s:g} s after its time-out of {timeout_s:g} s"
-            text = f"{why}; the variables of context {self.name!r} are lost and the next burst starts it afresh"
-            error = {"name": "ContextLost", "value": text, "traceback": f"ContextLost: {text}\n"}
-            return Outcome(error=error, timed_out=gone_off > 0)
+        burst.await_turn()
+        worker = self._living_worker()
+        worker.env_revision, env = self._settings.environment.changes_since(worker.env_revision)
+        worker.begin(burst, source, env, silent=silent)
+        grace_s = self._settings.grace_s
+        alarms = []
+        if timeout_s is not None:
+            alarms = [Alarm(timeout_s, worker.interrupt), Alarm(timeout_s + grace_s, worker.kill)]
+        end, value, gone_off = follow(burst, self._stopwatch, [Alarm(START_S_MAX, worker.kill)], worker.interrupt)
+        if end is End.BEGUN:
+            end, value, gone_off = follow(burst, self._stopwatch, alarms, worker.interrupt)
+        worker.end()
+        if end is End.DONE:
+            return _outcome(value, timed_out=gone_off > 0)
+        self._discard(worker)
+        why = f"its process ended with {signal_name(value)}"
+        if gone_off == 2:
+            why = f"the code did not stop within {grace_s:g} s after its time-out of {timeout_s:g} s"
+        text = f"{why}; the variables of context {self.name!r} are lost and the next burst starts it afresh"
+        error = {"name": "ContextLost", "value": text, "traceback": f"ContextLost: {text}\n"}
+        return Outcome(error=error, timed_out=gone_off > 0)
 
     def _living_worker(self) -> Worker:
         if self.worker is not None and self.worker.process.exit_code is not None:
@@ -222,6 +224,10 @@ class Contexts:
         """In order of creation."""
         with self._lock:
             return list(self._contexts)
+
+    def queue(self, fields: dict[str, Any]) -> Place:
+        """A place for a request to come. Raises: Refused, BadMessage."""
+        return self.context(text(fields, "context")).turnstile.join()
 
     def run(self, burst: Burst) -> Outcome:
         """The operation ``code``. Raises: Refused, BadMessage."""

@@ -13,7 +13,9 @@ from torpor_guest.settings import Refused
 from torpor_wire import PAYLOAD_BYTES_MAX, DataChannel, integer, text
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-WRONG_PATH = frozenset({errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO})
+WRONG_PATH = frozenset(
+    {errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO}
+)
 
 
 @contextmanager

@@ -13,8 +13,9 @@ import shutil
 import signal
 import tempfile
 import threading
+from typing import Any
 
-from torpor_guest.bursts import Alarm, Burst, End, Outcome, Outlet, Stopwatch, Turnstile, follow
+from torpor_guest.bursts import Alarm, Burst, End, Outcome, Outlet, Place, Stopwatch, Turnstile, follow
 from torpor_guest.processes import Launch, Process, Processes
 from torpor_guest.procfs import processes
 from torpor_guest.pump import Pump, Sink
@@ -163,21 +164,26 @@ class Shells:
         self._turnstiles: dict[str, Turnstile] = {}
         self._lock = threading.Lock()
 
+    def queue(self, fields: dict[str, Any]) -> Place:
+        """A place for a request to come. Raises: Refused, BadMessage."""
+        name = text(fields, "shell")
+        with self._lock:
+            if name not in self._turnstiles and len(self._turnstiles) >= SHELLS_MAX:
+                raise Refused("quota_exceeded", f"cannot make shell {name!r}: there are {SHELLS_MAX} already")
+            turnstile = self._turnstiles.setdefault(name, Turnstile())
+        return turnstile.join()
+
     def run(self, burst: Burst) -> Outcome:
         """The operation ``shell``. Raises: Refused, BadMessage."""
         name, timeout_s = text(burst.fields, "shell"), optional_number(burst.fields, "timeout_s")
         command = burst.body.whole()
         if b"\0" in command:
             raise Refused("invalid_argument", "cannot run a command that holds a NUL byte", field="command")
-        with self._lock:
-            if name not in self._turnstiles and len(self._turnstiles) >= SHELLS_MAX:
-                raise Refused("quota_exceeded", f"cannot make shell {name!r}: there are {SHELLS_MAX} already")
-            turnstile = self._turnstiles.setdefault(name, Turnstile())
-        with turnstile.turn():
+        burst.await_turn()
+        shell = self._living(name)
+        if not self._export(burst, shell):
             shell = self._living(name)
-            if self._export(burst, shell):
-                return self._run(burst, shell, name, command, timeout_s)
-            return self._run(burst, self._living(name), name, command, timeout_s)
+        return self._run(burst, shell, name, command, timeout_s)
 
     def _living(self, name: str) -> Shell:
         shell = self._shells.get(name)

@@ -10,6 +10,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 from typing import Any
 
 from torpor_guest.evaluate import Evaluator, make_evaluator
@@ -26,14 +27,22 @@ def _let_interrupts_raise() -> None:
 
 def _let_interrupts_pass() -> None:
     """Else: one that comes too late does nothing. Not SIG_IGN, which children would inherit."""
-    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    while True:
+        try:
+            signal.signal(signal.SIGINT, lambda _number, _frame: None)
+        except KeyboardInterrupt:
+            continue  # one more came just before
+        return
 
 
 class Reports:
-    """The pipe to the agent."""
+    """The pipe to the agent, and the one on which it says that display data has found its place in the output."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, placed: int) -> None:
         self._fd = fd
+        self._placed = placed
+        self._lock = threading.Lock()
+        self._number = 0
 
     def send(self, kind: str, fields: dict[str, Any]) -> None:
         """One report, whole. What is too long is replaced by a text that says so."""
@@ -47,9 +56,13 @@ class Reports:
             rest = rest[os.write(self._fd, rest) :]
 
     def display(self, bundle: dict[str, Any]) -> None:
-        """Display data, after what was printed before it."""
+        """Display data, after what was printed before it and before what is printed next. From any thread."""
         flush()
-        self.send("display", {"data": bundle})
+        with self._lock:
+            self._number += 1
+            self.send("display", {"data": bundle, "number": self._number})
+            while LENGTH.unpack(_read_exactly(self._placed, LENGTH.size))[0] != self._number:
+                pass  # an interrupt had kept that one from being read
 
 
 def flush() -> None:
@@ -94,18 +107,19 @@ def serve(commands: int, reports: Reports, evaluator: Evaluator) -> None:
             finally:
                 _let_interrupts_pass()
         except KeyboardInterrupt:  # it came in the instant between the code's end and ours
+            _let_interrupts_pass()
             done = done or {"error": {"name": "KeyboardInterrupt", "value": "", "traceback": "KeyboardInterrupt\n"}}
         flush()
         reports.send("done", done)
 
 
 def main(arguments: list[str]) -> None:
-    """``arguments``: descriptors of commands, reports, ask, hold, answer."""
-    commands, report, ask, hold, answer = (int(argument) for argument in arguments)
-    for fd in (commands, report, ask, hold, answer):
+    """``arguments``: descriptors of commands, reports, placed, ask, hold, answer."""
+    commands, report, placed, ask, hold, answer = (int(argument) for argument in arguments)
+    for fd in (commands, report, placed, ask, hold, answer):
         os.set_inheritable(fd, False)
     _let_interrupts_pass()
     Hold(ask=ask, hold=hold, answer=answer).install()
     _prepare_streams()
-    reports = Reports(report)
+    reports = Reports(report, placed)
     serve(commands, reports, make_evaluator(reports.display))

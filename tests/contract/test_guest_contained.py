@@ -1,0 +1,117 @@
+"""The real agent keeps the guests' contract as an ordinary process, over pipes."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torpor.adapters.clock.system import SystemClock
+from torpor.adapters.guest import FramedDialer
+from torpor.adapters.guest.pipe import PipeChannel
+from torpor.domain.errors import GuestError
+from torpor.domain.ids import InstanceId
+from torpor.testing.contracts.guest import Collected, GuestContract, notice
+
+AGENT = Path(__file__).resolve().parents[2] / "src" / "torpor_guest"
+INSTANCE = InstanceId("0" * 20)
+
+
+class ContainedAgent:
+    """An agent that is a child of this process; its pipes outlive each connection, as FIFOs of an instance do."""
+
+    def __init__(self, root):
+        self.root = root
+        inner_read, self.write_fd = os.pipe()
+        self.read_fd, inner_write = os.pipe()
+        argv = (sys.executable, "-I", "-S", "-B", str(AGENT), "--contained", str(root), "0.5")
+        self.process = subprocess.Popen(argv, stdin=inner_read, stdout=inner_write)
+        os.close(inner_read)
+        os.close(inner_write)
+        self.guest = None
+
+    async def connect(self):
+        if self.guest is not None:
+            await self.guest.close()
+        channel = PipeChannel(read_fd=os.dup(self.read_fd), write_fd=os.dup(self.write_fd))
+        self.guest = FramedDialer(SystemClock()).connect(INSTANCE, channel)
+        return self.guest
+
+    async def kill(self):
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+
+    async def end(self):
+        if self.guest is not None:
+            await self.guest.close()
+        os.close(self.write_fd)
+        os.close(self.read_fd)
+        with contextlib.suppress(ProcessLookupError):
+            await asyncio.to_thread(self.process.wait, 10)
+
+
+@pytest.fixture
+async def agent(tmp_path):
+    agent = ContainedAgent(tmp_path)
+    yield agent
+    await agent.end()
+
+
+class TestContainedAgent(GuestContract):
+    may_change_user = os.geteuid() == 0
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.FOLDER = str(tmp_path / "work")
+
+    @pytest.fixture
+    def station(self, agent):
+        return agent
+
+
+async def test_the_contract_leaves_its_files(agent):
+    guest = await agent.connect()
+    await guest.quiesce()
+    await guest.proceed(notice(12, name="clone-12"))
+    assert (agent.root / "run/torpor/generation").read_text() == "12\n"
+    assert (agent.root / "run/torpor/contract").read_text() == "1\n"
+    assert '"generation": 12' in (agent.root / "run/torpor/restore.json").read_text()
+    assert (agent.root / "etc/hostname").read_text() == "clone-12\n"
+    assert (agent.root / "etc/machine-id").read_text() == notice(12, name="clone-12").machine_id + "\n"
+
+
+async def test_a_step_that_fails_leaves_user_code_stopped(agent):
+    guest = await agent.connect()
+    collected = Collected()
+    await guest.shell("echo $$", on_output=collected)
+    await guest.quiesce()
+    (agent.root / "run").write_text("in the way of the folder /run/torpor")
+    with pytest.raises(GuestError, match="user code stays stopped"):
+        await guest.proceed(notice(2))
+    assert Path(f"/proc/{int(collected.stdout)}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    with pytest.raises(GuestError, match="user code stays stopped"):
+        await guest.proceed(notice(2))
+
+
+async def test_a_warm_up_runs_before_the_first_greeting_and_its_failure_is_told(tmp_path):
+    (tmp_path / "warmup.py").write_text("warmed = 1 / 0")
+    agent = ContainedAgent(tmp_path)
+    with pytest.raises(GuestError, match="ZeroDivisionError"):
+        await (await agent.connect()).hello()
+    await agent.end()
+    (tmp_path / "warmup.py").write_text("warmed = 1")
+    agent = ContainedAgent(tmp_path)
+    result = await (await agent.connect()).code("warmed")
+    assert (result.result, result.execution_count) == ({"text/plain": "1"}, 1)
+    await agent.end()
+
+
+async def test_an_agent_refuses_to_be_an_ordinary_process_without_being_told(tmp_path):
+    argv = (sys.executable, "-I", "-S", "-B", str(AGENT))
+    done = await asyncio.to_thread(
+        subprocess.run, argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, "must be PID 1" in done.stderr) == (2, True)
