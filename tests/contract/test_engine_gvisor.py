@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from torpor.adapters.clock.system import SystemClock
-from torpor.adapters.engines.gvisor import GVisorConfig, GVisorEngine
+from torpor.adapters.engines.gvisor import GVisorConfig, GVisorEngine, self_test
 from torpor.adapters.engines.gvisor.cgroup import hierarchies_of
 from torpor.adapters.engines.gvisor.record import Pause, read_record, with_pause, write_record
 from torpor.domain.errors import EngineError, Unsupported
@@ -358,6 +358,30 @@ class TestGVisorEngine(RealEngine):
             await engine.create(instance, nowhere)
         assert await engine.inspect(instance) is InstanceStatus.ABSENT
         assert await self.leftovers(engine, instance) == []
+
+    async def test_a_read_that_waits_ends_when_its_channel_is_closed(self, engine, shape):
+        async with self.running(engine, shape) as (instance, client):
+            await client.total()
+            channel = await engine.attach(instance)
+            waiting = asyncio.ensure_future(channel.read(10))
+            await asyncio.sleep(0)
+            await channel.close()
+            assert await waiting == b""
+            assert await client.add(1) == 1
+
+    async def test_more_than_a_pipe_holds_goes_both_ways(self, engine, shape):
+        async with self.running(engine, shape) as (_, client):
+            text = "torpor" * 500_000
+            assert await client.python(f"result = len({text!r})") == len(text)
+            assert await client.python("result = 'torpor' * 500_000") == text
+
+    async def test_the_self_test_proves_the_build_and_leaves_nothing(self, runsc_path):
+        tested = await self_test(runsc_path, SystemClock())
+        assert (tested.passed, tested.failure) == (True, "")
+        assert tested.capabilities.filesystem_part
+        assert list(tested.steps_ms) == ["create", "start", "checkpoint", "restore"]
+        assert list(Path("/run/torpor").glob("self-test-*")) == []
+        assert not any(place.exists() for place in cgroup_places(f"/torpor-self-test-{os.getpid()}"))
 
     async def test_privileges_are_what_the_spec_says(self, engine, shape):
         async with self.running(engine, shape) as (_, client):

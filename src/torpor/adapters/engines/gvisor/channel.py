@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from torpor.domain.errors import GuestError
@@ -46,7 +47,7 @@ class FifoChannel:
         with contextlib.suppress(OSError):  # ENXIO: the sandbox is gone; reads will say so
             self._writer = os.open(bundle / IN, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_closed = False
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], Callable[[], object]] = {}  # with what stops watching for it
 
     async def read(self, count_max: int) -> bytes:
         """See the port."""
@@ -75,9 +76,11 @@ class FifoChannel:
         if self._is_closed:
             return
         self._is_closed = True
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(None)
+        # Before the descriptors are closed: their numbers may be somebody else's a moment later.
+        for future, unwatch in self._waiting.items():
+            unwatch()
+            _resolve(future)
+        self._waiting.clear()
         os.close(self._reader)
         if self._writer is not None:
             os.close(self._writer)
@@ -86,14 +89,14 @@ class FifoChannel:
         """Return once ``end`` may be tried again, or the channel is closed."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
-        add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
-        self._waiting.add(ready)
-        add(end, _resolve, ready)
+        watch, unwatch = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+        self._waiting[ready] = lambda: unwatch(end)
+        watch(end, _resolve, ready)
         try:
             await ready
         finally:
-            self._waiting.discard(ready)
-            remove(end)
+            if self._waiting.pop(ready, None) is not None:
+                unwatch(end)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

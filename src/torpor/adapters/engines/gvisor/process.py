@@ -98,6 +98,7 @@ class Reaper:
 
     def __init__(self) -> None:
         self._is_subreaper = False
+        self._adopted: set[int] = set()
 
     def become_subreaper(self) -> None:
         """Ask the kernel to hand orphaned descendants to this process. Idempotent."""
@@ -109,11 +110,12 @@ class Reaper:
         self._is_subreaper = True
 
     def adopt(self, pids: Iterable[int]) -> None:
-        """Bury each of ``pids`` when it dies; those that are not (or not yet) our children are watched all the same."""
+        """Bury each of ``pids`` when it dies, whether it is our child yet or not. Idempotent."""
         loop = asyncio.get_running_loop()
-        for pid in pids:
+        for pid in set(pids) - self._adopted:
             with contextlib.suppress(ProcessLookupError):
                 handle = os.pidfd_open(pid)
+                self._adopted.add(pid)
                 loop.add_reader(handle, self._bury, loop, handle, pid)
 
     async def wait_dead(self, pids: Iterable[int], *, timeout_s: float) -> None:
@@ -139,6 +141,7 @@ class Reaper:
     def _bury(self, loop: asyncio.AbstractEventLoop, handle: int, pid: int) -> None:
         loop.remove_reader(handle)
         os.close(handle)
+        self._adopted.discard(pid)
         _wait_for(pid)
 
 
