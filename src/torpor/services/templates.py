@@ -108,7 +108,7 @@ class Templates:
             await engine.start(instance)
             try:
                 await guest.hello()
-                warmed = await guest.code("None", timeout_s=WARMUP_TIMEOUT_S)
+                warmed = await guest.code("", timeout_s=WARMUP_TIMEOUT_S)
                 if warmed.error is not None or warmed.timed_out:
                     raise GuestError(f"cannot warm template {rootfs.name}: {warmed.error}")
                 await progress("capturing the golden snapshot")
