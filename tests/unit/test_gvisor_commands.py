@@ -20,8 +20,8 @@ from torpor.domain.errors import InvalidArgument
 from torpor.ports.engine import InstanceShape
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-BOTH = Features(rootfs_tar=True, inner_cgroup=True)
-NEITHER = Features(rootfs_tar=False, inner_cgroup=False)
+BOTH = Features(rootfs_tar=True, inner_cgroup=True, gofer_netns=True)
+NEITHER = Features()
 SHAPE = InstanceShape(
     rootfs=Path("/templates/data/rootfs"),
     argv=("/usr/bin/python3", "-m", "torpor_guest"),

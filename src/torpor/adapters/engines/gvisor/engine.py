@@ -44,6 +44,8 @@ class GVisorEngine:
         self._reaper = process.Reaper()
         self._readers: dict[InstanceId, int] = {}
         self._probing = asyncio.Lock()
+        self._first_create = asyncio.Lock()
+        self._has_created = False
         self._probed: probe.Probed | None = None
 
     async def capabilities(self) -> EngineCapabilities:
@@ -69,7 +71,10 @@ class GVisorEngine:
             record = write_record(bundle, Record(shape=shape))
             self._write_bundle(instance, shape, filesystem)
             await asyncio.to_thread(network.make_namespace, self._layout.netns(instance))
-            await self._create_sandbox(instance, shape)
+            # runsc's first create pins a namespace for all gofers; of two at once one would find it half made and fail.
+            async with contextlib.nullcontext() if self._has_created else self._first_create:
+                await self._create_sandbox(instance, shape)
+            self._has_created = True
             self._adopt(instance, record)
             undo.pop_all()
         self._config.on_event("create")
@@ -214,8 +219,6 @@ class GVisorEngine:
         """
         if left := await self.instances():
             raise Conflict(f"cannot retire {self._layout.runtime_dir}: {len(left)} instances are left", reason="in_use")
-        # runsc pins one empty namespace that all gofers share.
-        network.remove_namespace(self._layout.root / "null-netns")
         if self._layout.runtime_dir.exists():
             await asyncio.to_thread(shutil.rmtree, self._layout.runtime_dir)
         await Cgroup(self._config.cgroup_parent, self._hierarchies, self._clock).remove()

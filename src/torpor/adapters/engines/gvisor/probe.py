@@ -41,6 +41,7 @@ async def ask(runsc: Runsc, *, can_freeze: bool) -> Probed:
     features = Features(
         rootfs_tar="rootfs-upper" in tar_help and "-allow-rootfs-tar-annotation" in flags,
         inner_cgroup="-in-sandbox-cgroup" in flags,
+        gofer_netns="-gofer-network-namespace" in flags,
     )
     cpu_flags = parse.cpu_flags_of(cpu_features) or parse.cpuinfo_flags_of(Path("/proc/cpuinfo").read_text())
     capabilities = EngineCapabilities(
