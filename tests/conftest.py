@@ -47,11 +47,12 @@ def engine_counter() -> EngineCounter:
 def _found(variable: str, pattern: str, remedy: str) -> Path:
     given = os.environ.get(variable)
     if given:
-        return Path(given)
+        return Path(given).resolve()
     candidates = sorted(CHECKOUT.glob(pattern), key=lambda path: path.stat().st_mtime)
     if not candidates:
         pytest.skip(f"nothing at {pattern}: {remedy}, or set {variable}")
-    return candidates[-1]
+    # runsc refuses a root filesystem whose path leads through a link.
+    return candidates[-1].resolve()
 
 
 # ---- the rules ------------------------------------------------------------------------------------------------------
