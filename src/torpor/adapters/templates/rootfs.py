@@ -100,6 +100,7 @@ async def build_rootfs(
     there), StorageFull, EngineError with the end of the tool's output.
     """
     _require_root_and_tools()
+    into = into.resolve()  # an engine may refuse a root filesystem whose path leads through a link
     recipe = _Recipe(spec, *_host_sources())
     layer = await _layer(recipe, layers, progress, fresh=fresh)
     async with workplace(into, f"{spec.name}-{layer.name[:12]}", progress) as here:
@@ -131,7 +132,7 @@ async def build_rootfs(
 
 def built_rootfs(into: Path, digest: str) -> RootfsBuild:
     """The build of that digest under ``into``. Raises: NotFound; Corrupt if its description does not parse."""
-    folder = into / digest
+    folder = into.resolve() / digest
     try:
         described: dict[str, Any] = json.loads((folder / _DESCRIPTION_FILE).read_bytes())
         return RootfsBuild(
