@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from structlog.testing import capture_logs
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -36,17 +37,28 @@ class Api:
     backend: MemoryBackend
 
 
+@cache
+def the_app(_use: str) -> FastAPI:
+    """Making routes takes longer than most tests, so the application is made once and given a new backend each time."""
+    return create_app(MemoryBackend(), KEY, clock=StillClock())
+
+
+def given_backend(app: FastAPI) -> MemoryBackend:
+    backend = MemoryBackend()
+    app.state.context = replace(app.state.context, backend=backend)
+    return backend
+
+
 @pytest.fixture
 async def api():
-    backend = MemoryBackend()
-    app = create_app(backend, KEY, clock=StillClock())
+    app = the_app("in-process")
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {KEY}"}
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://torpor", headers=headers) as client,
     ):
-        yield Api(client, backend)
+        yield Api(client, given_backend(app))
 
 
 @dataclass
@@ -58,28 +70,29 @@ class Served:
     logs: list[dict]
 
 
-@contextlib.contextmanager
-def _serving():
-    backend = MemoryBackend()
-    with capture_logs() as logs, socket.socket() as listener:
+@pytest.fixture(scope="module")
+def listening():
+    with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        settings = uvicorn.Config(
-            create_app(backend, KEY, clock=StillClock()), log_config=None, lifespan="on", timeout_graceful_shutdown=1
-        )
+        app = the_app("on a socket")
+        settings = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        while not server.started:
+            threading.Event().wait(0.01)
         try:
-            yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", backend, logs)
+            yield url
         finally:
             server.should_exit = True
             thread.join()
 
 
 @pytest.fixture
-def served():
-    with _serving() as running:
-        yield running
+def served(listening):
+    with capture_logs() as logs:
+        yield Served(listening, given_backend(the_app("on a socket")), logs)
 
 
 Run = Callable[..., subprocess.CompletedProcess]

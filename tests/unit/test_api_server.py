@@ -58,7 +58,11 @@ class Process:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(HERE)},
         )
-        self.said = json.loads(self.popen.stdout.readline())
+        line = self.popen.stdout.readline()
+        if not line.startswith(b"{"):
+            self.popen.kill()
+            pytest.fail(f"the server said {line + self.end()!r}")
+        self.said = json.loads(line)
 
     def end(self) -> bytes:
         """Its last words, once it has ended."""

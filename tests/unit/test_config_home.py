@@ -17,7 +17,7 @@ FRESH = bytes(range(32))
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_default(tmp_path):
     environment = {"TORPOR_HOME": str(tmp_path / "env"), "TORPOR_API_URL": "http://127.0.0.1:1"}
-    assert Config.read({}).home == Path("~/.torpor").expanduser()
+    assert Config.read({}).home == Path("~/.torpor").expanduser().resolve()
     assert Config.read(environment).home == tmp_path / "env"
     assert Config.read(environment, home=str(tmp_path / "flag")).home == tmp_path / "flag"
     assert Config.read(environment).api_url == "http://127.0.0.1:1"

@@ -49,7 +49,8 @@ class Config:
 
         Raises: InvalidArgument naming the setting.
         """
-        folder = Path(home or environment.get("TORPOR_HOME") or DEFAULT_HOME).expanduser().absolute()
+        # Without links: runsc refuses a root filesystem whose path leads through one.
+        folder = Path(home or environment.get("TORPOR_HOME") or DEFAULT_HOME).expanduser().resolve()
         asked = api_url or environment.get("TORPOR_API_URL")
         url = asked or str(
             read_server_file(folder / "server.json").get("url") or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"

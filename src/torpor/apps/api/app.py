@@ -20,15 +20,14 @@ from torpor.ports.clock import Clock
 
 def create_app(backend: Backend, key: str, *, clock: Clock, tenant: TenantId = DEFAULT_TENANT) -> FastAPI:
     """The API over ``backend``; whoever sends ``key`` acts as ``tenant``. Its lifespan must be run."""
-    bursts = Bursts()
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with bursts:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with Bursts() as bursts:
+            app.state.context = Context(backend=backend, clock=clock, bursts=bursts)
             yield
 
     app = FastAPI(title="torpor", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.context = Context(backend=backend, clock=clock, bursts=bursts)
     for router in (system.router, sessions.router, bursting.router, files.router):
         app.include_router(router, prefix="/v1")
     add_handlers(app)

@@ -15,7 +15,6 @@ import uvicorn
 
 from torpor.apps.api.app import create_app
 from torpor.apps.api.backend import Backend
-from torpor.apps.api.context import Context
 from torpor.apps.api.ownership import ServerRecord, owned, remove_record, start_ticks, write_record
 from torpor.apps.api.wire import instant
 from torpor.apps.config import Config, check_bind, server_key
@@ -80,13 +79,15 @@ async def serve(
         with _bound(host, port) as listener:
             async with open_backend(config) as backend:
                 app = create_app(backend, key, clock=clock)
-                context: Context = app.state.context
                 url = _url(host, listener.getsockname()[1])
 
                 def listening() -> None:
                     write_record(config, _record(url, clock))
                     log.info("listening", url=url, home=str(config.home), pid=os.getpid())
                     on_ready(url)
+
+                def stop_bursts() -> None:
+                    app.state.context.bursts.stop()  # set when the application's life begins
 
                 settings = uvicorn.Config(
                     app,
@@ -97,7 +98,7 @@ async def serve(
                     timeout_keep_alive=KEEP_ALIVE_S,
                     timeout_graceful_shutdown=int(STOP_TIMEOUT_S),
                 )
-                server = Server(settings, on_listening=listening, on_stop=context.bursts.stop)
+                server = Server(settings, on_listening=listening, on_stop=stop_bursts)
                 await server.serve(sockets=[listener])
                 log.info("stopping", pid=os.getpid())
         remove_record(config)

@@ -34,5 +34,5 @@ def configure_logs() -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
-    for chatty in ("uvicorn.error", "httpx", "httpcore"):
+    for chatty in ("alembic", "uvicorn.error", "httpx", "httpcore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

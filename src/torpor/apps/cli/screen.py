@@ -41,8 +41,8 @@ def report(error: TorporError, *, as_json: bool) -> None:
         sys.stderr.write(json.dumps(said, default=str) + "\n")
         return
     sys.stderr.write(f"torpor: {error.message}\n")
-    if error.code == "not_found" and "`" not in error.message:
-        sys.stderr.write("`torpor ls` lists sessions, `torpor template list` templates\n")
+    if error.code == "not_found" and "session" in error.details and "`" not in error.message:
+        sys.stderr.write("`torpor ls` lists your sessions\n")
     if tail := error.details.get("log_tail"):
         sys.stderr.write(f"the last lines of the log:\n{tail}\n")
 
