@@ -85,6 +85,8 @@ class Hold:
         self._seed_address = ctypes.addressof(ctypes.c_char.from_buffer(self._seed))
         self._masks = ctypes.create_string_buffer(b"\xff" * 128 + b"\0" * 128, 256)  # all signals; the ones before
         self._word = ctypes.create_string_buffer(TOKEN_BYTES)
+        self._done = False
+        self._finish = partial(setattr, self, "_done", True)
 
     def install(self) -> None:
         """Park whenever asked."""
@@ -95,41 +97,46 @@ class Hold:
             request = os.read(self._ask, SEED_BYTES)
         except BlockingIOError:
             return  # an old signal: what it asked for has been taken back
+        late = request[:1] == RESEED
+        if late:
+            self._seed[:] = request
+        interrupt: KeyboardInterrupt | None = None
         collecting = gc.isenabled()
         gc.disable()  # a collection inside the chain could run finalizers, which are byte code
-        try:
-            if request[:1] == RESEED:
-                self._seed[:] = request
-                _run(self._reseeding())
-            else:
-                self._park(token_of(request))
-        except BaseException:
-            # Fail closed: without its acknowledgement the agent lets nothing go on, and neither do we.
-            os.kill(os.getpid(), signal.SIGSTOP)
-            raise
-        finally:
-            if collecting:
-                gc.enable()
+        self._done = False
+        while not self._done:
+            try:
+                _run(chain(self._reseeding(), (self._finish,)) if late else self._parking(token_of(request)))
+            except KeyboardInterrupt as error:
+                interrupt = error  # before the chain it waits until after it; after it, it is the user's as ever
+            except BaseException:
+                # Fail closed: without its acknowledgement the agent lets nothing go on, and neither do we.
+                os.kill(os.getpid(), signal.SIGSTOP)
+                raise
+        if collecting:
+            gc.enable()
+        if interrupt is not None:
+            raise interrupt
 
-    def _park(self, token: bytes) -> None:
+    def _parking(self, token: bytes) -> Iterable[Step]:
+        """The chain. Signals are blocked in it: one that interrupted a read would end the hold."""
         read, write, mask = self._libc.read, self._libc.write, self._libc.pthread_sigmask
         masks, token_at = ctypes.addressof(self._masks), self._seed_address + TOKEN_AT
         self._word.raw = token
         word = ctypes.addressof(self._word)
-        _run(
-            chain(
-                (
-                    partial(mask, signal.SIG_SETMASK, masks, masks + 128),
-                    partial(write, self._answer, word, TOKEN_BYTES),
-                    partial(read, self._hold, self._seed_address, SEED_BYTES),
-                ),
-                self._reseeding(),
-                (
-                    partial(write, self._answer, token_at, TOKEN_BYTES),
-                    partial(read, self._hold, word, 1),
-                    partial(mask, signal.SIG_SETMASK, masks + 128, None),
-                ),
-            )
+        return chain(
+            (
+                partial(mask, signal.SIG_SETMASK, masks, masks + 128),
+                partial(write, self._answer, word, TOKEN_BYTES),
+                partial(read, self._hold, self._seed_address, SEED_BYTES),
+            ),
+            self._reseeding(),
+            (
+                partial(write, self._answer, token_at, TOKEN_BYTES),
+                partial(read, self._hold, word, 1),
+                self._finish,
+                partial(mask, signal.SIG_SETMASK, masks + 128, None),
+            ),
         )
 
     def _reseeding(self) -> Iterable[Step]:
