@@ -32,7 +32,7 @@ from torpor.adapters.objects.localfs import LocalObjects
 from torpor.adapters.templates import build_rootfs, template_named
 from torpor.apps.bench.raw import RawParts
 from torpor.apps.config import Config
-from torpor.domain.errors import Unsupported
+from torpor.domain.errors import Conflict, Unsupported
 from torpor.domain.ids import TenantId
 from torpor.domain.session import Limits, SnapshotRecord
 from torpor.ports.catalog import TemplateRecord
@@ -175,7 +175,7 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
             parts.keys,
             capture,
             parts.dialer,
-            lambda digest: config.templates_dir / digest / "rootfs",
+            lambda digest: (config.templates_dir / digest / "rootfs").resolve(),  # runsc fails on a path through a link
             torpor_guest.ARGV,
             origin,
         )
@@ -215,18 +215,17 @@ async def _opened_parts(config: Config, role: Role) -> AsyncIterator[Parts]:
     finally:
         await asyncio.to_thread(staging.close)
         await catalog.close()
-        if role != Role.serve(config):
-            await asyncio.to_thread(shutil.rmtree, role.runtime_dir, ignore_errors=True)
+        await _retire(engines, role)
 
 
 async def _engines(config: Config, role: Role, clock: SystemClock) -> Engines:
     by_build: dict[str, GVisorEngine] = {}
     preferred = ""
-    for number, installed in enumerate(list_builds(config.engines_dir)):
+    for installed in list_builds(config.engines_dir):
         engine = GVisorEngine(
             GVisorConfig(
                 runsc=installed.runsc,
-                runtime_dir=role.runtime_dir / f"e{number}",
+                runtime_dir=role.runtime_dir / f"e{installed.sha256[:6]}",
                 cgroup_parent=role.cgroup,
                 on_event=_counter(),
             ),
@@ -240,6 +239,20 @@ async def _engines(config: Config, role: Role, clock: SystemClock) -> Engines:
             engines_dir=str(config.engines_dir),
         )
     return Engines(by_build, preferred)
+
+
+async def _retire(engines: Engines, role: Role) -> None:
+    """Leave nothing on the machine, unless sessions run on that could not be paused."""
+    in_use = False
+    for engine in engines.by_build.values():
+        assert isinstance(engine, GVisorEngine)
+        try:
+            await engine.retire()
+        except Conflict as error:
+            in_use = True
+            log.warning("instances are left running", reason=error.message)
+    if not in_use:
+        await asyncio.to_thread(shutil.rmtree, role.runtime_dir, ignore_errors=True)
 
 
 def _counter() -> Callable[[str], None]:

@@ -37,7 +37,7 @@ from torpor.ports.engine import InstanceShape, InstanceStatus
 from torpor.ports.entropy import Entropy
 from torpor.ports.guest import Cause, Notice
 from torpor.services.capture import Capture, CaptureOrder, GivenUpError
-from torpor.services.live import Live, Runtime, Runtimes
+from torpor.services.live import Capturing, Live, Runtimes
 from torpor.services.placement import Placed, Placement, discard
 from torpor.services.records import Decided, Records, conflict
 from torpor.services.requests import Resumption
@@ -104,10 +104,10 @@ class Driver:
                 decided = await self._records.apply(session.tenant, session.id, resume or Wake())
                 if _has(decided, Effect.RESTORE):
                     return await self._place(decided.session, blueprint, Cause.RESUMED)
-                if _has(decided, Effect.THAW):
-                    runtime.give_up.set()
-                if runtime.capture is not None:
-                    await asyncio.wait((runtime.capture,))
+                if runtime.capturing is not None:
+                    if _has(decided, Effect.THAW):
+                        runtime.capturing.give_up.set()
+                    await runtime.capturing.ended.wait()
                     continue
                 live = runtime.live
                 if decided.session.status is Status.RUNNING and live is not None:
@@ -126,8 +126,7 @@ class Driver:
             )
         except BaseException as error:
             code = error.code if isinstance(error, TorporError) else TorporError.code
-            failed = OperationFailed(session.generation, session.operation, str(error) or type(error).__name__, code)
-            await asyncio.shield(self._report(session, failed))
+            await asyncio.shield(self._report(session, _failed(session, str(error) or repr(error), code)))
             raise
         started = Started(session.generation, session.operation, placed.live.instance, placed.timings_ms)
         decided = await asyncio.shield(self._report(session, started))
@@ -138,37 +137,54 @@ class Driver:
         return decided.session, placed.live, self._resumption(session, cause, placed)
 
     def begin_capture(self, session: Session, blueprint: Blueprint) -> None:
-        """Perform CHECKPOINT for a stored order, in the background; ``settled`` waits for it."""
+        """Perform CHECKPOINT for a stored order, in the background; ``settled`` waits for it.
+
+        An earlier capture that was given up may still be letting the instance go on: this one starts after its end.
+        """
         runtime = self._runtimes.of(session.id)
-        assert runtime.capture is None, "a second capture of one session"
-        runtime.give_up.clear()
-        work = self._capture_and_report(session, blueprint, runtime)
-        runtime.capture = self._supervisor.start(work, name=f"capture:{session.id}")
+        earlier, runtime.capturing = runtime.capturing, Capturing()
+        work = self._capture_and_report(session, blueprint, runtime.capturing, earlier)
+        self._supervisor.start(work, name=f"capture:{session.id}")
 
     async def settled(self, session: Session) -> None:
         """Wait for the capture under way, if any."""
-        capture = self._runtimes.of(session.id).capture
-        if capture is not None:
-            await asyncio.wait((capture,))
+        capturing = self._runtimes.of(session.id).capturing
+        if capturing is not None:
+            await capturing.ended.wait()
 
-    async def _capture_and_report(self, session: Session, blueprint: Blueprint, runtime: Runtime) -> None:
-        live = runtime.live
+    async def _capture_and_report(
+        self, session: Session, blueprint: Blueprint, capturing: Capturing, earlier: Capturing | None
+    ) -> None:
+        runtime = self._runtimes.of(session.id)
         try:
+            if earlier is not None:
+                await earlier.ended.wait()
+            live = runtime.live
             if live is None:
                 await self.lose(session, "this server holds no instance of it")
                 return
-            outcome = await self._captured(session, blueprint, live, runtime)
-            decided = await self._report(session, outcome)
-            if _has(decided, Effect.RELEASE):
-                runtime.live = None
-                await self._release(session, live)
-            elif decided.session.status is Status.RUNNING:
-                await self.go_on(decided.session, live)
+            try:
+                outcome = await self._captured(session, blueprint, live, capturing.give_up)
+            except BaseException as error:  # a fault of ours must not leave the session parked for ever
+                await self._conclude(session, live, _failed(session, repr(error)))
+                raise
+            await self._conclude(session, live, outcome)
         finally:
-            runtime.capture = None
+            if runtime.capturing is capturing:
+                runtime.capturing = None
+            capturing.ended.set()
+
+    async def _conclude(self, session: Session, live: Live, outcome: SnapshotStored | OperationFailed) -> None:
+        """Report how a capture ended, and do with the parked instance what the lifecycle then says."""
+        decided = await self._report(session, outcome)
+        if _has(decided, Effect.RELEASE):
+            self._runtimes.of(session.id).live = None
+            await self._release(session, live)
+        elif decided.session.status in {Status.RUNNING, Status.PAUSING}:  # pausing: a next capture waits for us
+            await self.go_on(decided.session, live)
 
     async def _captured(
-        self, session: Session, blueprint: Blueprint, live: Live, runtime: Runtime
+        self, session: Session, blueprint: Blueprint, live: Live, give_up: asyncio.Event
     ) -> SnapshotStored | OperationFailed:
         order = CaptureOrder(
             tenant=session.tenant,
@@ -180,13 +196,13 @@ class Driver:
             meta=_meta(session),
         )
         try:
-            snapshot = await self._capture.take(live, order, runtime.give_up)
-            usage = await live.engine.usage(live.instance)
+            usage = await live.engine.usage(live.instance)  # before: once the snapshot is committed nothing may fail
+            snapshot = await self._capture.take(live, order, give_up)
         except GivenUpError:
-            return OperationFailed(session.generation, session.operation, "a burst arrived", Conflict.code)
+            return _failed(session, "a burst arrived", Conflict.code)
         except TorporError as error:
             log.warning("capture failed", session=session.id, code=error.code, error=error.message)
-            return OperationFailed(session.generation, session.operation, error.message, error.code)
+            return _failed(session, error.message, error.code)
         return SnapshotStored(
             session.generation, session.operation, snapshot, Durability.DISK, cpu_s=usage.get("cpu_s", 0.0)
         )
@@ -222,7 +238,8 @@ class Driver:
     async def erase(self, session: Session) -> Session:
         """Perform ERASE: wait out what is under way, destroy, shred, remove. Repeatable until it succeeds."""
         runtime = self._runtimes.of(session.id)
-        runtime.give_up.set()
+        if runtime.capturing is not None:
+            runtime.capturing.give_up.set()
         await self.settled(session)
         async with runtime.placing:
             return await self._erase_stored(session)
@@ -271,6 +288,10 @@ class Driver:
             dropped=placed.ready.dropped,
             timings_ms=placed.timings_ms,
         )
+
+
+def _failed(session: Session, reason: str, code: str = TorporError.code) -> OperationFailed:
+    return OperationFailed(session.generation, session.operation, reason, code)
 
 
 def _has(decided: Decided, effect: Effect) -> bool:

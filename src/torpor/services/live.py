@@ -20,18 +20,27 @@ class Live:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Capturing:
+    """A pause or snapshot under way, to the very end: also while a captured instance is let go on.
+
+    ``give_up`` ends it early, in place. ``ended`` is set once nothing of it is left to do.
+    """
+
+    give_up: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 @dataclass(slots=True)
 class Runtime:
     """What this process holds of one session besides its record.
 
     ``placing``: held while the session is placed, so that concurrent wakes share one resume.
-    ``capture``: the pause or snapshot under way; ``give_up`` ends it early, in place.
     """
 
     live: Live | None = None
     placing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    capture: asyncio.Task[None] | None = None
-    give_up: asyncio.Event = field(default_factory=asyncio.Event)
+    capturing: Capturing | None = None
 
 
 class Runtimes:

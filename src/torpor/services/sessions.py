@@ -113,9 +113,10 @@ class Sessions:
             )
         session = await self.get(tenant, ref)
         blueprint = await self._templates.blueprint_of(session)
-        decided = await self._records.apply(tenant, session.id, Pause())
-        if isinstance(decided.decision, Accepted):
-            self._driver.begin_capture(decided.session, blueprint)
+        async with self._runtimes.of(session.id).placing:  # a pause right after a wake waits until it is placed
+            decided = await self._records.apply(tenant, session.id, Pause())
+            if isinstance(decided.decision, Accepted):
+                self._driver.begin_capture(decided.session, blueprint)
         if wait is None:
             return decided.session
         await self._driver.settled(session)
@@ -231,9 +232,9 @@ class Sessions:
 
     async def _awake(self, tenant: TenantId, ref: str) -> tuple[Session, Live, Resumption | None]:
         session = await self.get(tenant, ref)
-        live = self._runtimes.of(session.id).live
-        if session.status is Status.RUNNING and live is not None and live.generation == session.generation:
-            return session, live, None  # the common case costs one catalog read
+        runtime = self._runtimes.of(session.id)
+        if session.status is Status.RUNNING and runtime.live is not None and runtime.capturing is None:
+            return session, runtime.live, None  # the common case costs one catalog read
         return await self._driver.ensure_running(session, await self._templates.blueprint_of(session))
 
     async def _burst(self, tenant: TenantId, ref: str, run: Run, on_output: OnOutput | None) -> Burst:

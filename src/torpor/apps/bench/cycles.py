@@ -41,7 +41,7 @@ class Samples:
     @property
     def image_bytes(self) -> int:
         """Both parts of our snapshots, the median."""
-        return sorted(cycle.snapshot["image_bytes"] for cycle in self.cycles)[len(self.cycles) // 2]
+        return sorted(int(cycle.snapshot["image_bytes"]) for cycle in self.cycles)[len(self.cycles) // 2]
 
 
 async def measure(config: Config, *, quick: bool, progress: Progress) -> tuple[list[Samples], str]:
