@@ -7,11 +7,11 @@ and why SIGSTOP alone is not enough: docs/design/004-guest-agent.md.
 
 Messages have one size, so that a pipe carries each whole:
 
-======== ============ =============================================================
+======== ============ =================================================================================
 ask      SEED_BYTES   kind (``P`` park, ``R`` reseed now), then the seed's layout
 hold     SEED_BYTES   the seed; then 1 byte: go
-answer   TOKEN_BYTES  the ask's token: parked; the seed's token: reseeded
-======== ============ =============================================================
+answer   TOKEN_BYTES  the ask's token: parked; the seed's token: reseeded; REFUSED: it cannot park
+======== ============ =================================================================================
 
 This module runs in the process of the user's code as well as in the agent, and imports nothing of the agent.
 """
@@ -35,6 +35,7 @@ SEED_BYTES = 4096  # PIPE_BUF: written and read whole
 TOKEN_BYTES = 16
 PARK = b"P"
 RESEED = b"R"
+REFUSED = bytes(TOKEN_BYTES)
 
 # The seed: byte 0 kind, byte 1 "reseed" (0: go on as before), then these fields.
 TOKEN_AT = 16
@@ -106,7 +107,7 @@ class Hold:
         self._done = False
         while not self._done:
             try:
-                _run(chain(self._reseeding(), (self._finish,)) if late else self._parking(token_of(request)))
+                self._serve(token_of(request), late=late)
             except KeyboardInterrupt as error:
                 interrupt = error  # before the chain it waits until after it; after it, it is the user's as ever
             except BaseException:
@@ -118,7 +119,17 @@ class Hold:
         if interrupt is not None:
             raise interrupt
 
-    def _parking(self, token: bytes) -> Iterable[Step]:
+    def _serve(self, token: bytes, *, late: bool) -> None:
+        try:
+            reseeding = self._reseeding()
+        except (AttributeError, LookupError, TypeError, ValueError):  # a library with other insides than we know
+            if not late:
+                os.write(self._answer, REFUSED)
+            self._done = True
+            return
+        _run(chain(reseeding, (self._finish,)) if late else self._parking(token, reseeding))
+
+    def _parking(self, token: bytes, reseeding: Iterable[Step]) -> Iterable[Step]:
         """The chain. Signals are blocked in it: one that interrupted a read would end the hold."""
         read, write, mask = self._libc.read, self._libc.write, self._libc.pthread_sigmask
         masks, token_at = ctypes.addressof(self._masks), self._seed_address + TOKEN_AT
@@ -130,7 +141,7 @@ class Hold:
                 partial(write, self._answer, word, TOKEN_BYTES),
                 partial(read, self._hold, self._seed_address, SEED_BYTES),
             ),
-            self._reseeding(),
+            reseeding,
             (
                 partial(write, self._answer, token_at, TOKEN_BYTES),
                 partial(read, self._hold, word, 1),
@@ -170,9 +181,14 @@ class Hold:
         move = partial(ctypes.PyDLL(None).memmove, ctypes.c_void_p(target))
         twist = partial(move, ctypes.c_void_p(self._seed_address + TWISTER_AT), ctypes.c_size_t(TWISTER_BYTES))
         yield twist
-        # seed() also forgets the second normal variate; it takes the lock, so only where nobody holds it.
-        forget = _lazily(state.seed, self._integer(GAUSS_AT, GAUSS_BYTES))
-        free = map(operator.not_, map(operator.call, repeat(generator.lock.locked)))
+        # seed() also forgets the second normal variate; it takes the lock, so only where nobody holds it. The lock is
+        # re-entrant in newer versions: then it is taken around the call, since such a lock cannot be looked at.
+        forget, lock = _lazily(state.seed, self._integer(GAUSS_AT, GAUSS_BYTES)), generator.lock
+        if hasattr(lock, "_is_owned"):
+            free = map(operator.call, repeat(partial(lock.acquire, blocking=False)))
+            forget = partial(deque, map(operator.call, (forget, lock.release)), 0)
+        else:
+            free = map(operator.not_, map(operator.call, repeat(lock.locked)))
         yield partial(deque, map(operator.call, compress((forget,), free)), 0)
         yield twist
 

@@ -7,7 +7,7 @@ import select
 import threading
 import time
 
-from torpor_guest.hold import PARK, RESEED, SEED_BYTES, TOKEN_BYTES, seed_message
+from torpor_guest.hold import PARK, REFUSED, RESEED, SEED_BYTES, TOKEN_BYTES, seed_message
 
 
 class Parking:
@@ -18,6 +18,7 @@ class Parking:
         for fd in (*self._ask, self._answer[0]):
             os.set_blocking(fd, False)
         self._token = b""
+        self.refused = False
         self._closed = False
         self._lock = threading.Lock()  # held while a descriptor is in use: a closed number is soon somebody else's
 
@@ -39,6 +40,7 @@ class Parking:
         with self._lock:
             if not self._closed:
                 self._drain()
+                self.refused = False
                 self._token = os.urandom(TOKEN_BYTES)
                 os.write(self._ask[1], seed_message(PARK, self._token, bytes(SEED_BYTES), reseed=False))
 
@@ -51,15 +53,17 @@ class Parking:
                 left_ms = max(0.0, (deadline_s - time.monotonic()) * 1000)
                 if not poller.poll(left_ms):
                     return False
-                if os.read(self._answer[0], TOKEN_BYTES) == self._token:
-                    return True
+                answer = os.read(self._answer[0], TOKEN_BYTES)
+                self.refused = answer == REFUSED
+                if answer == self._token or self.refused:
+                    return not self.refused
             return False
 
     def take_back(self) -> bool:
-        """Withdraw a request that was not read; the worker must be stopped. True if it will never park for it."""
+        """Withdraw a request; the worker must be stopped. True if it will never park for it."""
         with self._lock:
             try:
-                return self._closed or bool(os.read(self._ask[0], SEED_BYTES))
+                return self._closed or self.refused or bool(os.read(self._ask[0], SEED_BYTES))
             except BlockingIOError:
                 return False
 

@@ -15,6 +15,7 @@ import pytest
 from torpor.adapters.clock.system import SystemClock
 from torpor.adapters.engines.gvisor import GVisorConfig, GVisorEngine
 from torpor.adapters.guest import FramedDialer
+from torpor.domain.errors import StorageFull
 from torpor.domain.ids import InstanceId
 from torpor.ports.engine import InstanceShape
 from torpor.ports.guest import Cause, ProcessSpec
@@ -336,8 +337,6 @@ async def test_ipython_gives_rich_results_magics_and_await(clone):
 
 
 async def test_a_full_disk_is_said_and_leaves_the_old_file(clone):
-    from torpor.domain.errors import StorageFull
-
     async def endless():
         while True:
             yield b"x" * MIB

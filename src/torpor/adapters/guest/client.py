@@ -31,7 +31,7 @@ from torpor.ports.guest import (
     ReadyReport,
     StreamKind,
 )
-from torpor_wire import MESSAGE_BYTES_MAX, VERSION, BadMessage, DataChannel, FrameType, Message, integer, number, unpack
+from torpor_wire import MESSAGE_BYTES_MAX, BadMessage, DataChannel, FrameType, Message, integer, number, unpack
 
 GREETING_LIMIT_S = 120.0  # the first greeting of a fresh instance waits for the template's warm-up
 _STREAMS = {
@@ -182,19 +182,12 @@ class FramedGuest:
         async with self._greeting:
             if self._link.greeted:
                 return None
-            nonce = int(self._link.clock.wall_s() * 1e6)
-            call = self._link.open(0)
-            self._link.send_parked(FrameType.HELLO, 0, {"nonce": nonce, "versions": [VERSION]})
+            call = self._link.greet()
             try:
-                while True:
-                    fields = _final(await self._link.within(GREETING_LIMIT_S, call, "greet"), FrameType.WELCOME)
-                    if fields.get("nonce") == nonce:
-                        break
-                    call = self._link.open(0)  # that one answered an earlier host
+                fields = _final(await self._link.within(GREETING_LIMIT_S, call, "greet"), FrameType.WELCOME)
             finally:
                 self._link.forget(call)
             self._link.ids_above(_checked(lambda answer: integer(answer, "id_floor"), fields))
-            self._link.greeted = True
             return fields
 
     async def _begin(self, fields: Mapping[str, Any]) -> Call:

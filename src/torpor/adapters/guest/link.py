@@ -17,6 +17,7 @@ from torpor.ports.clock import Clock
 from torpor.ports.engine import Channel
 from torpor_wire import (
     PAYLOAD_BYTES_MAX,
+    VERSION,
     WINDOW_BYTES,
     Assembler,
     BadMessage,
@@ -133,6 +134,7 @@ class Link:
         self._may_write = asyncio.Event()
         self._failure: TorporError | None = None
         self.greeted = False
+        self._nonce: int | None = None
         loop = asyncio.get_running_loop()
         # The port's connect() is no coroutine, so nobody can own these but the link; close() ends them.
         self._tasks = (loop.create_task(self._read()), loop.create_task(self._write()))
@@ -144,6 +146,13 @@ class Link:
         if frame_id is None:
             frame_id, self._next_id = self._next_id, self._next_id + 1
         call = self._calls[frame_id] = Call(self, frame_id)
+        return call
+
+    def greet(self) -> Call:
+        """Send HELLO; the call ends with the WELCOME that answers it."""
+        self._nonce = int(self.clock.wall_s() * 1e6)
+        call = self.open(0)
+        self.send_parked(FrameType.HELLO, 0, {"nonce": self._nonce, "versions": [VERSION]})
         return call
 
     def ids_above(self, floor: int) -> None:
@@ -248,6 +257,10 @@ class Link:
         call = self._calls.get(frame.id)
         if call is None:
             return  # an answer to an earlier host, or to a caller who has gone
+        if frame.type is FrameType.WELCOME:
+            if not self._is_ours(frame):
+                return  # it answers an earlier host
+            self.greeted = True
         if frame.type is FrameType.DATA and not call.received(len(frame.payload)):
             self._fail_call(call, "it sent more than it had credit for")
             return
@@ -262,6 +275,12 @@ class Link:
         call.deliver(Arrival(message, len(frame.payload) if message.type is FrameType.DATA else 0))
         if message.type in FINAL:
             self._calls.pop(call.id, None)
+
+    def _is_ours(self, welcome: Frame) -> bool:
+        try:
+            return unpack(welcome.payload).get("nonce") == self._nonce
+        except BadMessage:
+            return False
 
     def _on_ack(self, call: Call, message: Message) -> None:
         try:
