@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,8 +42,13 @@ class ContainedAgent:
         return self.guest
 
     async def kill(self):
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        children = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
         self.process.kill()
         await asyncio.to_thread(self.process.wait)
+        for pid in children:  # nobody is left to end them
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     async def end(self):
         if self.guest is not None:
