@@ -5,6 +5,7 @@ The main thread is the only reader and never waits for the host or for user code
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import signal
@@ -41,6 +42,7 @@ from torpor_wire import (
 
 BURSTS_MAX = 256
 WARMUP_ID = 0
+FIRST_BURST = b"1 + 1\n"  # what a first burst imports and compiles belongs to the template as well
 Operation = Callable[[Burst], Outcome | dict[str, Any] | None]
 
 
@@ -112,6 +114,10 @@ class Agent:
         if outcome.error is not None:
             self._warmup_failure = f"cannot warm up from {self._settings.warmup}: {outcome.error['traceback']}"
             print(self._warmup_failure, file=sys.stderr, flush=True)
+            return
+        context.run(Burst(WARMUP_ID, {}, stream, Body(lambda _: None)), FIRST_BURST, None, silent=True)
+        gc.collect()
+        gc.freeze()  # as in the contexts: later collections leave these pages alone
 
     def _on_event(self, event: Event) -> None:
         if not isinstance(event, Frame):

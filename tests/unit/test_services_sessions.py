@@ -103,7 +103,7 @@ async def test_a_restore_that_fails_once_is_tried_again_in_a_fresh_sandbox(node)
     node.engine.fail("restore", EngineError("restore failed: EOF"))
     burst = await node.sessions.code(TENANT, "day", "get x")
     assert burst.result.result["text/plain"] == "1"
-    assert burst.resumption.timings_ms["attempts"] == 2
+    assert burst.resumption.attempts == 2
 
 
 async def test_a_restore_that_keeps_failing_leaves_the_snapshot_as_it_was(node, machine):
@@ -200,7 +200,8 @@ async def test_the_next_server_takes_over_running_sessions_and_destroys_orphans(
     async with open_fake(machine) as node:
         await node.sessions.create(TENANT, CreateRequest(name="day"))
         await value(node, "day", "set x 1")
-        orphans = node.pool.instances()
+    orphans = node.pool.instances()  # once the server is gone, nobody will ever ask for these
+    assert orphans
     async with open_fake(machine, pool_size=0) as node:
         assert len(node.settled.reattached) == 1
         assert set(node.settled.orphans) == set(orphans)

@@ -43,6 +43,7 @@ from torpor.services.placement import Engines, Placement
 from torpor.services.pool import Pool
 from torpor.services.reconcile import Reconciler, Settled
 from torpor.services.records import Records
+from torpor.services.residents import Residents
 from torpor.services.sessions import Sessions
 from torpor.services.supervisor import Supervisor
 from torpor.services.templates import PUBLIC_TENANT, RootFilesystem, Templates
@@ -51,6 +52,7 @@ from torpor.store.snapshots import SnapshotStore
 log = structlog.get_logger()
 
 GUEST_LIB = Path(torpor_guest.__file__).parent.parent
+BLANK_BYTES = 256 * 1024 * 1024  # a resume of up to this size finds its memory ready
 COUNTER_VARIABLE = "TORPOR_ENGINE_COUNTER"
 
 
@@ -168,7 +170,9 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
         runtimes, records = Runtimes(), Records(parts.catalog, parts.clock)
         pool = Pool(supervisor, parts.entropy, size=1 if serves else 0)
         capture = Capture(parts.store, parts.staging, parts.clock, parts.entropy)
-        placement = Placement(parts.store, parts.engines, parts.dialer, parts.staging, pool, parts.clock)
+        residents = Residents(parts.store, parts.staging)
+        supply = (pool, residents)
+        placement = Placement(parts.store, parts.engines, parts.dialer, parts.staging, supply, parts.clock, supervisor)
         driver = Driver(records, runtimes, placement, capture, parts.store, supervisor, origin)
         templates = Templates(
             parts.catalog,
@@ -188,6 +192,8 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
                 with contextlib.suppress(Unsupported):
                     blueprint = await templates.blueprint(PUBLIC_TENANT, template.name)
                     pool.refill(parts.engines.of(template.engine_build), blueprint.shape)
+                    supervisor.start(residents.of(blueprint.golden), name=f"golden:{template.name}")
+            supervisor.start(parts.staging.replenish(), name="replenish")
         try:
             yield node
         finally:
@@ -197,16 +203,18 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
                 await live.guest.close()
             await supervisor.settle()
             await pool.drain()
+            await residents.drop()
 
 
 @contextlib.asynccontextmanager
 async def _opened_parts(config: Config, role: Role) -> AsyncIterator[Parts]:
+    serves = role == Role.serve(config)
     config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     clock, entropy = SystemClock(), SystemEntropy()
     engines = await _engines(config, role, clock)
     catalog = SqliteCatalog(config.catalog_file)
     keys = FileKeys(config.keys_dir, entropy)
-    staging = MemoryStaging(role.runtime_dir / "staging")
+    staging = MemoryStaging(role.runtime_dir / "staging", blank_bytes=BLANK_BYTES if serves else 0)
     await catalog.open()
     try:
         await asyncio.to_thread(staging.open)

@@ -13,3 +13,14 @@ class Staging(Protocol):
     def folder(self) -> AbstractAsyncContextManager[Path]:
         """A fresh empty folder, removed with its content when the block is left, however it is left."""
         ...
+
+    def take_blank(self, target: Path) -> bool:
+        """Put the blank file at ``target``, in a folder of ours, if there is one: zeros whose memory is there already.
+
+        Filling fresh memory is what a large read waits for most; this lets it be done ahead.
+        """
+        ...
+
+    async def replenish(self) -> None:
+        """Make a new blank file if there is none. Takes CPU: call it when nobody waits."""
+        ...

@@ -285,6 +285,7 @@ class Driver:
             wall_time_s=wall_s,
             tier="local",
             generation=session.generation,
+            attempts=placed.attempts,
             dropped=placed.ready.dropped,
             timings_ms=placed.timings_ms,
         )

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torpor.domain.errors import DeadlineExceeded, EngineError, GuestError, TorporError, Unsupported
+from torpor.domain.errors import DeadlineExceeded, EngineError, GuestError, NotFound, TorporError, Unsupported
 from torpor.domain.ids import InstanceId
 from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine, InstanceShape
 from torpor.ports.guest import GuestDialer, Notice, ReadyReport
 from torpor.ports.staging import Staging
 from torpor.services.live import Live
+from torpor.services.memory_part import memory_files
 from torpor.services.pool import Pool
-from torpor.store.snapshots import SnapshotRef, SnapshotStore
+from torpor.services.residents import Residents
+from torpor.services.supervisor import Supervisor
+from torpor.store.snapshots import Manifest, ReadOptions, SnapshotRef, SnapshotStore
 
 ATTEMPTS_MAX = 2  # one retry in a fresh sandbox: restores fail now and then for reasons of the moment
 RESTORE_TIMEOUT_S = 120.0
+REPLENISH_DELAY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Placed:
 
     live: Live
     ready: ReadyReport
+    attempts: int
     timings_ms: Mapping[str, float]
 
 
@@ -64,15 +70,17 @@ class Placement:
         engines: Engines,
         dialer: GuestDialer,
         staging: Staging,
-        pool: Pool,
+        supply: tuple[Pool, Residents],
         clock: Clock,
+        supervisor: Supervisor,
     ) -> None:
         self._store = store
         self._engines = engines
         self._dialer = dialer
         self._staging = staging
-        self._pool = pool
+        self._pool, self._residents = supply
         self._clock = clock
+        self._supervisor = supervisor
 
     async def place(self, ref: SnapshotRef, shape: InstanceShape, notice_at: Callable[[float], Notice]) -> Placed:
         """Restore ``ref`` into an instance of ``shape`` and carry out the contract.
@@ -85,10 +93,11 @@ class Placement:
         manifest = await self._store.open(ref)
         engine = self._engines.of(str(manifest.requirements["build"]))
         timings: dict[str, float] = {"open": self._ms_since(began_s)}
-        async with self._staging.folder() as folder:
-            claim = await self._fetch_and_claim(ref, engine, shape, folder, timings)
+        async with contextlib.AsyncExitStack() as stack:
+            instance, folder = await self._fetch_and_claim(ref, manifest, (engine, shape), stack, timings)
             for attempt in range(1, ATTEMPTS_MAX + 1):
-                instance = claim if attempt == 1 else await self._pool.claim(engine, shape)
+                if attempt > 1:
+                    instance = await self._pool.claim(engine, shape)
                 try:
                     live, ready = await self._revive(
                         instance, engine, folder, manifest.requirements, notice_at, timings
@@ -103,26 +112,32 @@ class Placement:
                     raise
             else:
                 raise AssertionError("unreachable: the last attempt returns or raises")
-        timings["attempts"] = float(attempt)
+            self._supervisor.start(_release_loaded(live, stack.pop_all()), name=f"load:{instance}")
         timings["total"] = self._ms_since(began_s)
-        self._pool.refill(engine, shape)
-        return Placed(live, ready, timings)
+        self._supervisor.start(self._replenish(engine, shape), name=f"replenish:{instance}")
+        return Placed(live, ready, attempt, timings)
 
     async def _fetch_and_claim(
-        self, ref: SnapshotRef, engine: Engine, shape: InstanceShape, folder: Path, timings: dict[str, float]
-    ) -> InstanceId:
+        self,
+        ref: SnapshotRef,
+        manifest: Manifest,
+        target: tuple[Engine, InstanceShape],
+        stack: contextlib.AsyncExitStack,
+        timings: dict[str, float],
+    ) -> tuple[InstanceId, Path]:
         """Both at once: one waits for the engine, the other for disk and CPU."""
         began_s = self._clock.monotonic_s()
+        engine, shape = target
 
         async def claim() -> InstanceId:
             instance = await self._pool.claim(engine, shape)
             timings["claim"] = self._ms_since(began_s)
             return instance
 
-        async def fetch() -> None:
-            manifest = await self._store.open(ref)
-            await self._store.read(ref, folder, parts=memory_files(manifest.meta))
+        async def fetch() -> Path:
+            folder = await self._fetched(ref, manifest, stack, timings)
             timings["fetch"] = self._ms_since(began_s)
+            return folder
 
         claimed, fetched = await asyncio.gather(claim(), fetch(), return_exceptions=True)
         if isinstance(fetched, BaseException):
@@ -131,7 +146,24 @@ class Placement:
             raise fetched
         if isinstance(claimed, BaseException):
             raise claimed
-        return claimed
+        return claimed, fetched
+
+    async def _fetched(
+        self, ref: SnapshotRef, manifest: Manifest, stack: contextlib.AsyncExitStack, timings: dict[str, float]
+    ) -> Path:
+        """A folder with the memory part. A golden image lies there already; a session's borrows from its template's."""
+        golden = ref if manifest.template is None else manifest.template
+        resident = await self._residents.of(golden)
+        if resident is not None and golden == ref:
+            return resident.folder
+        folder = await stack.enter_async_context(self._staging.folder())
+        files = memory_files(manifest.meta)
+        largest = max(files, key=lambda name: manifest.part(name).size_bytes)
+        blank = frozenset({largest}) if self._staging.take_blank(folder / largest) else frozenset()
+        options = ReadOptions(resident=resident, blank=blank)
+        report = await self._store.read(ref, folder, parts=files, options=options)
+        timings.update({f"store_{step}": took for step, took in report.timings_ms.items()})
+        return folder
 
     async def _revive(
         self,
@@ -142,13 +174,13 @@ class Placement:
         notice_at: Callable[[float], Notice],
         timings: dict[str, float],
     ) -> tuple[Live, ReadyReport]:
+        """Restore in the background: the guest repairs itself while its last pages are still being loaded."""
         began_s = self._clock.monotonic_s()
         guest = self._dialer.connect(instance, await engine.attach(instance))
         try:
             try:
                 async with asyncio.timeout(RESTORE_TIMEOUT_S):
-                    await engine.restore(instance, folder, requirements=requirements)
-                    await engine.loaded(instance)
+                    await engine.restore(instance, folder, requirements=requirements, background=True)
             except TimeoutError as error:
                 raise DeadlineExceeded(f"cannot restore: no answer within {RESTORE_TIMEOUT_S} s") from error
             timings["restore"] = self._ms_since(began_s)
@@ -160,13 +192,21 @@ class Placement:
         timings["ready"] = self._ms_since(began_s) - timings["restore"]
         return Live(instance, engine, guest, notice.generation), ready
 
+    async def _replenish(self, engine: Engine, shape: InstanceShape) -> None:
+        """Make ready for the next placement, a little later: the burst that this one was for comes first."""
+        await self._clock.sleep(REPLENISH_DELAY_S)
+        self._pool.refill(engine, shape)
+        await self._staging.replenish()
+
     def _ms_since(self, began_s: float) -> float:
         return round((self._clock.monotonic_s() - began_s) * 1000, 3)
 
 
-def memory_files(meta: Mapping[str, Any]) -> frozenset[str]:
-    """The parts that a memory restore reads, as the capture noted them."""
-    return frozenset(str(name) for name in meta["memory_files"])
+async def _release_loaded(live: Live, stack: contextlib.AsyncExitStack) -> None:
+    """Remove the image from memory once the engine has read all of it, or the instance is gone."""
+    async with stack:
+        with contextlib.suppress(NotFound):
+            await live.engine.loaded(live.instance)
 
 
 async def discard(live: Live) -> TorporError | None:

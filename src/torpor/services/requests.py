@@ -24,8 +24,9 @@ class CreateRequest:
 class Resumption:
     """Told with the first result after a placement, so that an agent can refresh its own notion of now.
 
-    ``tier``: what served it (``local`` so far). ``dropped``: what was dropped on purpose, a sentence each.
-    ``timings_ms``: request to READY by step (``claim``, ``fetch``, ``restore``, ``ready``, ``total``).
+    ``tier``: what served it (``local`` so far). ``attempts``: restores it took; 2 if the first failed.
+    ``dropped``: what was dropped on purpose, a sentence each. ``timings_ms``: request to READY by step
+    (``open``, ``claim``, ``fetch``, ``restore``, ``ready``, ``total``; ``store_…``: inside fetch).
     """
 
     cause: Cause
@@ -33,6 +34,7 @@ class Resumption:
     wall_time_s: float
     tier: str
     generation: int
+    attempts: int = 1
     dropped: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 

@@ -5,7 +5,6 @@ Invariant: what is in a file came out of an authentic envelope or is a hole; on 
 
 from __future__ import annotations
 
-import bisect
 import errno
 import os
 import threading
@@ -21,12 +20,15 @@ from torpor.store.format.envelope import Opener
 from torpor.store.layout import pack_key
 from torpor.store.outside import Outside
 from torpor.store.pipeline import for_each, run, worker_pool
-from torpor.store.requests import ReadReport
+from torpor.store.placed_data import PlacedData
+from torpor.store.requests import ReadOptions, ReadReport
+from torpor.store.resident import ResidentChunks
 from torpor.store.timings import Stopwatch
 
 FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes; some 8 MiB of plaintext
 FETCH_GAP_BYTES_MAX = 32 * 1024  # read over smaller gaps rather than ask twice
 FETCH_COUNT_MAX = 4
+COPY_COUNT = 32  # resident chunks of one job
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ def _fits(first: ChunkRef, last: ChunkRef, chunk: ChunkRef) -> bool:
     return chunk.pack == last.pack and gap_bytes <= FETCH_GAP_BYTES_MAX and size_bytes <= FETCH_BYTES_MAX
 
 
-async def read_snapshot(outside: Outside, ref: SnapshotRef, into: Path, *, parts: Collection[str] | None) -> ReadReport:
+async def read_snapshot(
+    outside: Outside, ref: SnapshotRef, into: Path, *, parts: Collection[str] | None, options: ReadOptions
+) -> ReadReport:
     """Write the parts as files; the contract is ``SnapshotStore.read``'s."""
     watch = Stopwatch(outside.clock)
     with watch.phase("total"):
@@ -75,8 +79,8 @@ async def read_snapshot(outside: Outside, ref: SnapshotRef, into: Path, *, parts
             manifest = await outside.manifests.open(ref)
         names = [part.name for part in manifest.parts] if parts is None else list(dict.fromkeys(parts))
         wanted = [manifest.part(name) for name in names]
-        with _targets(wanted, into) as targets:
-            reading = _Reading(outside, manifest, targets, watch)
+        with _targets(wanted, into, options.blank) as targets, ResidentChunks(options.resident) as held:
+            reading = _Reading(outside, manifest, targets, held, watch)
             async with worker_pool(outside.workers) as pool:
                 await reading.perform(pool)
     return ReadReport(
@@ -84,6 +88,7 @@ async def read_snapshot(outside: Outside, ref: SnapshotRef, into: Path, *, parts
         image_bytes=sum(part.size_bytes for part in wanted),
         bytes_read=reading.bytes_read,
         chunk_count=reading.chunk_count,
+        resident_chunk_count=reading.resident_chunk_count,
         timings_ms=watch.timings_ms(),
     )
 
@@ -91,8 +96,16 @@ async def read_snapshot(outside: Outside, ref: SnapshotRef, into: Path, *, parts
 class _Reading:
     """One read: which chunk goes where, and the buffers of each thread."""
 
-    def __init__(self, outside: Outside, manifest: Manifest, targets: Sequence[_Target], watch: Stopwatch) -> None:
+    def __init__(
+        self,
+        outside: Outside,
+        manifest: Manifest,
+        targets: Sequence[_Target],
+        held: ResidentChunks,
+        watch: Stopwatch,
+    ) -> None:
         self._outside = outside
+        self._held = held
         self._manifest = manifest
         self._watch = watch
         self._thread = threading.local()
@@ -102,7 +115,9 @@ class _Reading:
             for index in target.part.chunks:
                 self._places.setdefault(index, []).append((target, offset_bytes))
                 offset_bytes += manifest.chunks[index].plain_bytes
+        self._copies = [index for index in self._places if self._stored_at(index) in held]
         self.chunk_count = len(self._places)
+        self.resident_chunk_count = len(self._copies)
         self.bytes_read = 0
 
     async def perform(self, pool: ThreadPoolExecutor) -> None:
@@ -112,8 +127,28 @@ class _Reading:
             self.bytes_read += len(data)
             await run(pool, self._open, (fetch, data))
 
-        fetches = plan_fetches(self._manifest, self._places.keys())
-        await for_each(fetches, fetch_and_open, limit=FETCH_COUNT_MAX)
+        async def act(work: Fetch | tuple[int, ...]) -> None:
+            if isinstance(work, Fetch):
+                await fetch_and_open(work)
+            else:
+                await run(pool, self._copy, work)
+
+        fetches = plan_fetches(self._manifest, self._places.keys() - set(self._copies))
+        copies = [tuple(self._copies[at : at + COPY_COUNT]) for at in range(0, len(self._copies), COPY_COUNT)]
+        work: list[Fetch | tuple[int, ...]] = [*fetches, *copies]
+        await for_each(work, act, limit=FETCH_COUNT_MAX)
+
+    def _stored_at(self, index: int) -> tuple[PackRef, int]:
+        chunk = self._manifest.chunks[index]
+        return self._manifest.packs[chunk.pack], chunk.offset_bytes
+
+    def _copy(self, indexes: tuple[int, ...]) -> None:
+        with self._watch.phase("copy"):
+            for index in indexes:
+                buffer = self._opener().room(self._manifest.chunks[index].plain_bytes)
+                self._held.read_into(self._stored_at(index), buffer)
+                for target, offset_bytes in self._places[index]:
+                    target.write(buffer, offset_bytes)
 
     def _open(self, item: tuple[Fetch, bytes]) -> None:
         fetch, data = item
@@ -158,24 +193,16 @@ def open_chunk(opener: Opener, sealed: memoryview, chunk: ChunkRef, pack: PackRe
 class _Target:
     """A part's file being written. Zero runs stay holes."""
 
-    def __init__(self, part: Part, path: Path) -> None:
+    def __init__(self, part: Part, path: Path, *, is_blank: bool) -> None:
         self.part = part
         self.path = path
-        self._data_starts: list[int] = []
-        self._file_starts: list[int] = []
-        data, file = 0, 0
-        for zero_count, data_count in part.runs:
-            file += zero_count * part.granule_bytes
-            if data_count:
-                self._data_starts.append(data)
-                self._file_starts.append(file)
-            data += data_count * part.granule_bytes
-            file += data_count * part.granule_bytes
-        self._data_ends = [*self._data_starts[1:], data]
+        self._data = PlacedData(part)
         with _disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            if not is_blank:
+                path.unlink(missing_ok=True)
+            made = 0 if is_blank else os.O_CREAT | os.O_EXCL
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | made, 0o600)
             try:
                 os.ftruncate(self._descriptor, part.size_bytes)
             except OSError:
@@ -185,15 +212,9 @@ class _Target:
 
     def write(self, plaintext: memoryview, offset_bytes: int) -> None:
         """Write a piece of the part's data at its offset *in the data*, around the zero runs. On any thread."""
-        run_index = bisect.bisect_right(self._data_starts, offset_bytes) - 1
-        while plaintext:
-            count = min(len(plaintext), self._data_ends[run_index] - offset_bytes)
-            self._write_at(
-                plaintext[:count], self._file_starts[run_index] + offset_bytes - self._data_starts[run_index]
-            )
+        for file_offset_bytes, count in self._data.pieces(offset_bytes, len(plaintext)):
+            self._write_at(plaintext[:count], file_offset_bytes)
             plaintext = plaintext[count:]
-            offset_bytes += count
-            run_index += 1
 
     def close(self) -> None:
         """Let go of the file. No thread may write any more."""
@@ -208,13 +229,13 @@ class _Target:
 
 
 @contextmanager
-def _targets(parts: Sequence[Part], into: Path) -> Iterator[list[_Target]]:
+def _targets(parts: Sequence[Part], into: Path, blank: Collection[str]) -> Iterator[list[_Target]]:
     """Files for the parts; removed again if the block fails or is cancelled."""
     targets: list[_Target] = []
     with ExitStack() as closing:
         try:
             for part in parts:
-                targets.append(_Target(part, into / part.name))
+                targets.append(_Target(part, into / part.name, is_blank=part.name in blank))
                 closing.callback(targets[-1].close)
             yield targets
         except BaseException:

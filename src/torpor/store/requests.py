@@ -12,6 +12,7 @@ from torpor.domain.errors import InvalidArgument
 from torpor.domain.ids import SnapshotId, TenantId
 from torpor.domain.snapshot import PART_COUNT_MAX, SEQUENCE_MAX, SnapshotRef, parse_key_part
 from torpor.store.format.manifest import encode_json
+from torpor.store.resident import Resident
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +90,30 @@ class StoredSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What makes a read quicker. ``resident``: a snapshot in memory; chunks that both have are copied from there.
+
+    ``blank``: parts whose files exist in the target folder and hold nothing but zeros; they are filled in place.
+    """
+
+    resident: Resident | None = None
+    blank: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ReadReport:
     """Files that were written. ``image_bytes``: their sizes; ``bytes_read``: what came from the object store.
 
-    ``timings_ms``: ``manifest`` and ``total`` on the wall, ``fetch`` summed over requests, ``open`` over threads.
+    ``resident_chunk_count``: how many of the chunks were copied from memory instead.
+    ``timings_ms``: ``manifest`` and ``total`` on the wall, ``fetch`` summed over requests, ``open`` and ``copy`` over
+    threads.
     """
 
     files: Mapping[str, Path]
     image_bytes: int
     bytes_read: int
     chunk_count: int
+    resident_chunk_count: int
     timings_ms: Mapping[str, float]
 
 

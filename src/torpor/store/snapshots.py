@@ -20,10 +20,12 @@ from torpor.store.requests import (
     PartSource,
     Problem,
     ProblemKind,
+    ReadOptions,
     ReadReport,
     StoredSnapshot,
     WriteRequest,
 )
+from torpor.store.resident import Resident
 from torpor.store.writer import write_snapshot
 
 __all__ = [
@@ -32,12 +34,17 @@ __all__ = [
     "PartSource",
     "Problem",
     "ProblemKind",
+    "ReadOptions",
     "ReadReport",
+    "Resident",
     "SnapshotRef",
     "SnapshotStore",
     "StoredSnapshot",
     "WriteRequest",
 ]
+
+
+PLAIN_READ = ReadOptions()
 
 
 class SnapshotStore:
@@ -72,13 +79,20 @@ class SnapshotStore:
         """
         return await self._outside.manifests.open(ref)
 
-    async def read(self, ref: SnapshotRef, into: Path, *, parts: Collection[str] | None = None) -> ReadReport:
+    async def read(
+        self,
+        ref: SnapshotRef,
+        into: Path,
+        *,
+        parts: Collection[str] | None = None,
+        options: ReadOptions = PLAIN_READ,
+    ) -> ReadReport:
         """Write parts (all, if None) as files ``into``/NAME of mode 0600, replacing any; zeros become holes.
 
         The files are plaintext and not synced: ``into`` should be a memory-backed folder. On failure none is left.
         Raises: InvalidArgument for an unknown part; StorageFull for ``into``; as ``open`` for the rest.
         """
-        return await read_snapshot(self._outside, ref, into, parts=parts)
+        return await read_snapshot(self._outside, ref, into, parts=parts, options=options)
 
     async def head(self, tenant: TenantId, subject: str) -> SnapshotRef | None:
         """The subject's newest snapshot, from its pointer; None if it has none. Raises: Corrupt."""

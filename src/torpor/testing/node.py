@@ -29,6 +29,7 @@ from torpor.services.placement import Engines, Placement
 from torpor.services.pool import Pool
 from torpor.services.reconcile import Reconciler, Settled
 from torpor.services.records import Records
+from torpor.services.residents import Residents
 from torpor.services.sessions import Sessions
 from torpor.services.supervisor import Supervisor
 from torpor.services.templates import RootFilesystem, Templates
@@ -47,6 +48,14 @@ class FolderStaging:
         """See the port."""
         with tempfile.TemporaryDirectory(prefix="torpor-test-") as path:
             yield Path(path)
+
+    def take_blank(self, target: Path) -> bool:
+        """See the port: there is none."""
+        del target
+        return False
+
+    async def replenish(self) -> None:
+        """See the port."""
 
 
 @dataclass(slots=True)
@@ -89,7 +98,8 @@ async def open_fake(machine: FakeMachine, *, pool_size: int = 1) -> AsyncIterato
     async with Supervisor() as supervisor:
         pool = Pool(supervisor, machine.entropy, size=pool_size)
         capture = Capture(store, staging, clock, machine.entropy)
-        placement = Placement(store, engines, dialer, staging, pool, clock)
+        residents = Residents(store, staging)
+        placement = Placement(store, engines, dialer, staging, (pool, residents), clock, supervisor)
         driver = Driver(records, runtimes, placement, capture, store, supervisor, origin)
         templates = Templates(
             machine.catalog, machine.key_store(), capture, dialer, lambda _digest: Path("/"), (PROGRAM,), origin
@@ -105,6 +115,7 @@ async def open_fake(machine: FakeMachine, *, pool_size: int = 1) -> AsyncIterato
             for live in runtimes.all_live():
                 await live.guest.close()
             await supervisor.settle()
+            await residents.drop()
 
 
 async def _silent(_line: str) -> None:

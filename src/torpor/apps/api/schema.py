@@ -165,6 +165,7 @@ class SessionAnswer(BaseModel):
     metadata: dict[str, str]
     env_names: list[str]
     node: str
+    instance: str | None
     last_error: str | None
     last_timings_ms: dict[str, float]
 
@@ -177,6 +178,7 @@ class Resumed(BaseModel):
     wall_time: str
     tier: str
     generation: int
+    attempts: int
     dropped: list[str]
     timings_ms: dict[str, float]
 

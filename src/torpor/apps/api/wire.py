@@ -58,6 +58,7 @@ def session_json(session: Session, *, now_s: float, usage: Mapping[str, float] |
         "metadata": dict(session.metadata),
         "env_names": sorted(session.env),  # values may be secrets
         "node": session.node,
+        "instance": session.instance,
         "last_error": session.last_error,
         "last_timings_ms": dict(session.last_timings_ms),
     }
@@ -84,6 +85,7 @@ def resumption_json(resumption: Resumption | None) -> JSON | None:
         "wall_time": instant(resumption.wall_time_s),
         "tier": resumption.tier,
         "generation": resumption.generation,
+        "attempts": resumption.attempts,
         "dropped": list(resumption.dropped),
         "timings_ms": dict(resumption.timings_ms),
     }

@@ -47,11 +47,9 @@ class Samples:
 async def measure(config: Config, *, quick: bool, progress: Progress) -> tuple[list[Samples], str]:
     """Both sizes. Also the engine build's name."""
     runs = RUNS_QUICK if quick else RUNS
-    measured: list[Samples] = []
     with _server(config) as client:
         async with open_node(config, Role.build(config)) as node, node.raw_parts(TEMPLATE) as parts:
-            for size_mib in SIZES_MIB:
-                measured.append(await _measure_size(client, parts, size_mib, runs, progress))
+            measured = [await _measure_size(client, parts, size_mib, runs, progress) for size_mib in SIZES_MIB]
             build = (await parts.engine.capabilities()).build
     return measured, build
 
@@ -96,15 +94,15 @@ def resume_results(measured: list[Samples]) -> list[Result]:
                 image_bytes=samples.image_bytes,
             )
         )
-        for step in ("open", "claim", "fetch", "restore", "ready", "total"):
-            results.append(
-                result(
-                    f"resume_local_{samples.size_mib}mb.{step}",
-                    [float(cycle.resumed["timings_ms"].get(step, 0.0)) for cycle in samples.cycles],
-                    unit="ms",
-                    rule="a step of the above; claim and fetch run at once",
-                )
+        results += [
+            result(
+                f"resume_local_{samples.size_mib}mb.{step}",
+                [float(cycle.resumed["timings_ms"].get(step, 0.0)) for cycle in samples.cycles],
+                unit="ms",
+                rule="a step of the above; claim and fetch run at once",
             )
+            for step in ("open", "claim", "fetch", "restore", "ready", "total")
+        ]
     return results
 
 
@@ -124,15 +122,15 @@ def pause_results(measured: list[Samples]) -> list[Result]:
                 image_bytes=samples.image_bytes,
             )
         )
-        for step in ("quiesce", "checkpoint", "seal", "total"):
-            results.append(
-                result(
-                    f"pause_{samples.size_mib}mb.{step}",
-                    _steps(samples, step),
-                    unit="ms",
-                    rule="a step of the pause; total is request to durable",
-                )
+        results += [
+            result(
+                f"pause_{samples.size_mib}mb.{step}",
+                _steps(samples, step),
+                unit="ms",
+                rule="a step of the pause; total is request to durable",
             )
+            for step in ("quiesce", "checkpoint", "seal", "total")
+        ]
         results.append(
             result(
                 f"second_pause_new_share_{samples.size_mib}mb",

@@ -101,6 +101,11 @@ class Opener:
         except zstandard.ZstdError as error:
             raise Corrupt(f"cannot expand a frame: {error}") from error
 
+    def room(self, plain_bytes: int) -> memoryview:
+        """A buffer of that size, for plaintext from elsewhere; valid until the next call."""
+        self._grow(plain_bytes)
+        return self._plain[:plain_bytes]
+
     def _grow(self, plain_bytes: int) -> None:
         if plain_bytes > len(self._plain):
             self._plain = memoryview(bytearray(plain_bytes))
