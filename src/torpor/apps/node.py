@@ -38,6 +38,7 @@ from torpor.domain.session import Limits, SnapshotRecord
 from torpor.ports.catalog import TemplateRecord
 from torpor.services.capture import Capture
 from torpor.services.driver import Driver
+from torpor.services.golden import GoldenForge
 from torpor.services.live import Runtimes
 from torpor.services.placement import Engines, Placement
 from torpor.services.pool import Pool
@@ -177,8 +178,7 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
         templates = Templates(
             parts.catalog,
             parts.keys,
-            capture,
-            parts.dialer,
+            GoldenForge(capture, parts.dialer, parts.staging, origin),
             lambda digest: (config.templates_dir / digest / "rootfs").resolve(),  # runsc fails on a path through a link
             torpor_guest.ARGV,
             origin,

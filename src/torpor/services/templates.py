@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torpor.domain.errors import GuestError, NotFound
-from torpor.domain.ids import InstanceId, TenantId, id_from_entropy
+from torpor.domain.errors import NotFound
+from torpor.domain.ids import TenantId, id_from_entropy
 from torpor.domain.session import Limits, Session, SnapshotRecord
 from torpor.ports.catalog import Catalog, TemplateRecord
 from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine, InstanceShape
 from torpor.ports.entropy import Entropy
-from torpor.ports.guest import GuestDialer
 from torpor.ports.keys import KeyStore
-from torpor.services.capture import Capture, CaptureOrder
+from torpor.services.capture import CaptureOrder
 from torpor.services.driver import Blueprint
-from torpor.services.live import Live
+from torpor.services.golden import GoldenForge, Progress
 from torpor.store.snapshots import SnapshotRef
 
 PUBLIC_TENANT = TenantId("public")
-Progress = Callable[[str], Awaitable[None]]
-WARMUP_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +40,14 @@ class Templates:
         self,
         catalog: Catalog,
         keys: KeyStore,
-        capture: Capture,
-        dialer: GuestDialer,
+        forge: GoldenForge,
         rootfs_at: Callable[[str], Path],
         argv: tuple[str, ...],
         origin: tuple[Clock, Entropy],
     ) -> None:
         self._catalog = catalog
         self._keys = keys
-        self._capture = capture
-        self._dialer = dialer
+        self._forge = forge
         self._rootfs_at = rootfs_at
         self._argv = argv
         self._clock, self._entropy = origin
@@ -100,27 +94,6 @@ class Templates:
         self, rootfs: RootFilesystem, engine: Engine, limits: Limits, progress: Progress
     ) -> tuple[TemplateRecord, SnapshotRecord]:
         """Start the root filesystem cold, warm it, capture it, and store the template. Leaves no instance behind."""
-        instance = InstanceId(id_from_entropy(self._entropy.bytes(20)))
-        await engine.create(instance, self._shape(rootfs.path, limits))
-        try:
-            await progress("starting it cold and warming the default context")
-            guest = self._dialer.connect(instance, await engine.attach(instance))
-            await engine.start(instance)
-            try:
-                await guest.hello()
-                warmed = await guest.code("", timeout_s=WARMUP_TIMEOUT_S)
-                if warmed.error is not None or warmed.timed_out:
-                    raise GuestError(f"cannot warm template {rootfs.name}: {warmed.error}")
-                await progress("capturing the golden snapshot")
-                return await self._store_golden(rootfs, Live(instance, engine, guest, 0), limits)
-            finally:
-                await guest.close()
-        finally:
-            await engine.destroy(instance)
-
-    async def _store_golden(
-        self, rootfs: RootFilesystem, live: Live, limits: Limits
-    ) -> tuple[TemplateRecord, SnapshotRecord]:
         subject = id_from_entropy(self._entropy.bytes(20))
         key = await self._keys.create(PUBLIC_TENANT, subject)
         order = CaptureOrder(
@@ -130,8 +103,8 @@ class Templates:
             wrapped_key=key.wrapped,
             meta={"template": rootfs.name, "template_digest": rootfs.digest},
         )
-        snapshot = await self._capture.take(live, order, asyncio.Event())
-        capabilities = await live.engine.capabilities()
+        snapshot = await self._forge.forge(engine, self._shape(rootfs.path, limits), order, progress)
+        capabilities = await engine.capabilities()
         record = TemplateRecord(
             tenant=PUBLIC_TENANT,
             name=rootfs.name,

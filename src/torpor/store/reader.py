@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,6 +29,8 @@ FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes; some 8 MiB of plaintext
 FETCH_GAP_BYTES_MAX = 32 * 1024  # read over smaller gaps rather than ask twice
 FETCH_COUNT_MAX = 4
 COPY_COUNT = 32  # resident chunks of one job
+BATCH_BYTES = 8 * 1024 * 1024
+VECTORS_MAX = 512  # below IOV_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +146,42 @@ class _Reading:
 
     def _copy(self, indexes: tuple[int, ...]) -> None:
         with self._watch.phase("copy"):
+            batch = self._batch(sum(self._manifest.chunks[index].plain_bytes for index in indexes))
+            plaintexts: dict[int, memoryview] = {}
             for index in indexes:
-                buffer = self._opener().room(self._manifest.chunks[index].plain_bytes)
-                self._held.read_into(self._stored_at(index), buffer)
-                for target, offset_bytes in self._places[index]:
-                    target.write(buffer, offset_bytes)
+                plain_bytes = self._manifest.chunks[index].plain_bytes
+                plaintexts[index], batch = batch[:plain_bytes], batch[plain_bytes:]
+                self._held.read_into(self._stored_at(index), plaintexts[index])
+            self._write(plaintexts)
+
+    def _write(self, plaintexts: Mapping[int, memoryview]) -> None:
+        """Write chunks to all their places, neighbours together: a system call costs two fights for the interpreter."""
+        pieces: dict[_Target, list[tuple[int, memoryview]]] = {}
+        for index, plaintext in plaintexts.items():
+            for target, offset_bytes in self._places[index]:
+                pieces.setdefault(target, []).extend(target.placed(plaintext, offset_bytes))
+        for target, placed in pieces.items():
+            target.write(placed)
+
+    def _batch(self, size_bytes: int) -> memoryview:
+        """A buffer of this thread, at least so long; valid until the next call on it."""
+        batch: memoryview | None = getattr(self._thread, "batch", None)
+        if batch is None or len(batch) < size_bytes:
+            batch = self._thread.batch = memoryview(bytearray(max(size_bytes, BATCH_BYTES)))
+        return batch
 
     def _open(self, item: tuple[Fetch, bytes]) -> None:
         fetch, data = item
         with self._watch.phase("open"):
-            opener = self._opener()
-            view = memoryview(data)
+            opener, view = self._opener(), memoryview(data)
+            batch = self._batch(sum(self._manifest.chunks[index].plain_bytes for index in fetch.chunk_indexes))
+            plaintexts: dict[int, memoryview] = {}
             for index in fetch.chunk_indexes:
                 chunk = self._manifest.chunks[index]
                 start = chunk.offset_bytes - fetch.offset_bytes
-                plaintext = open_chunk(opener, view[start : start + chunk.sealed_bytes], chunk, fetch.pack)
-                for target, offset_bytes in self._places[index]:
-                    target.write(plaintext, offset_bytes)
+                plaintexts[index], batch = batch[: chunk.plain_bytes], batch[chunk.plain_bytes :]
+                open_chunk_into(opener, view[start : start + chunk.sealed_bytes], plaintexts[index], chunk, fetch.pack)
+            self._write(plaintexts)
 
     def _opener(self) -> Opener:
         opener: Opener | None = getattr(self._thread, "opener", None)
@@ -176,6 +197,14 @@ async def fetch_range(outside: Outside, fetch: Fetch) -> bytes:
         return await outside.objects.get_range(key, offset=fetch.offset_bytes, size=fetch.size_bytes)
     except NotFound as error:
         raise Corrupt(f"cannot read {key}: a manifest names this pack but it is missing", key=key) from error
+
+
+def open_chunk_into(opener: Opener, sealed: memoryview, into: memoryview, chunk: ChunkRef, pack: PackRef) -> None:
+    """``open_chunk`` into a buffer of exactly the plaintext's size. Raises: Corrupt."""
+    try:
+        opener.open_into(sealed, into, key=chunk.key)
+    except Corrupt as error:
+        raise Corrupt(f"cannot read {pack_key(pack)} at {chunk.offset_bytes}: {error.message}") from error
 
 
 def open_chunk(opener: Opener, sealed: memoryview, chunk: ChunkRef, pack: PackRef) -> memoryview:
@@ -210,22 +239,37 @@ class _Target:
                 path.unlink()
                 raise
 
-    def write(self, plaintext: memoryview, offset_bytes: int) -> None:
-        """Write a piece of the part's data at its offset *in the data*, around the zero runs. On any thread."""
+    def placed(self, plaintext: memoryview, offset_bytes: int) -> Iterator[tuple[int, memoryview]]:
+        """(offset in the file, bytes) of a piece of the part's data, cut around the zero runs."""
         for file_offset_bytes, count in self._data.pieces(offset_bytes, len(plaintext)):
-            self._write_at(plaintext[:count], file_offset_bytes)
+            yield file_offset_bytes, plaintext[:count]
             plaintext = plaintext[count:]
+
+    def write(self, placed: list[tuple[int, memoryview]]) -> None:
+        """Write pieces at their offsets, adjacent ones in one call. On any thread."""
+        placed.sort(key=lambda piece: piece[0])
+        start = 0
+        while start < len(placed):
+            end, reach = start, placed[start][0]
+            while end < len(placed) and placed[end][0] == reach and end - start < VECTORS_MAX:
+                reach += len(placed[end][1])
+                end += 1
+            self._write_at([piece for _, piece in placed[start:end]], placed[start][0])
+            start = end
 
     def close(self) -> None:
         """Let go of the file. No thread may write any more."""
         os.close(self._descriptor)
 
-    def _write_at(self, piece: memoryview, file_offset_bytes: int) -> None:
+    def _write_at(self, pieces: list[memoryview], file_offset_bytes: int) -> None:
         with _disk(self.path):
-            while piece:
-                count = os.pwrite(self._descriptor, piece, file_offset_bytes)
-                piece = piece[count:]
+            while pieces:
+                count = os.pwritev(self._descriptor, pieces, file_offset_bytes)
                 file_offset_bytes += count
+                while pieces and count >= len(pieces[0]):
+                    count -= len(pieces.pop(0))
+                if count:
+                    pieces[0] = pieces[0][count:]
 
 
 @contextmanager

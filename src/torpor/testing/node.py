@@ -24,6 +24,7 @@ from torpor.domain.session import Limits
 from torpor.ports.objects import ObjectStore
 from torpor.services.capture import Capture
 from torpor.services.driver import Driver
+from torpor.services.golden import GoldenForge
 from torpor.services.live import Runtimes
 from torpor.services.placement import Engines, Placement
 from torpor.services.pool import Pool
@@ -102,7 +103,12 @@ async def open_fake(machine: FakeMachine, *, pool_size: int = 1) -> AsyncIterato
         placement = Placement(store, engines, dialer, staging, (pool, residents), clock, supervisor)
         driver = Driver(records, runtimes, placement, capture, store, supervisor, origin)
         templates = Templates(
-            machine.catalog, machine.key_store(), capture, dialer, lambda _digest: Path("/"), (PROGRAM,), origin
+            machine.catalog,
+            machine.key_store(),
+            GoldenForge(capture, dialer, staging, origin),
+            lambda _digest: Path("/"),
+            (PROGRAM,),
+            origin,
         )
         sessions = Sessions(machine.catalog, machine.key_store(), records, runtimes, driver, templates, origin)
         reconciler = Reconciler(machine.catalog, records, runtimes, driver, store, engines, dialer)

@@ -68,8 +68,23 @@ class Opener:
         if not (0 < encoded_bytes <= plain_bytes <= self._plain_bytes_max):
             raise Corrupt(f"cannot open an envelope of {len(sealed)} bytes for {plain_bytes}: the lengths do not fit")
         self._grow(plain_bytes)
+        self._open_into(sealed, self._plain[:plain_bytes], key=key, context=context)
+        return self._plain[:plain_bytes]
+
+    def open_into(self, sealed: Buffer, into: memoryview, *, key: bytes, context: bytes = CHUNK_CONTEXT) -> None:
+        """The same, into ``into``, which is exactly as long as the plaintext. Raises: Corrupt."""
+        assert len(key) == KEY_BYTES
+        if not (0 < len(sealed) - OVERHEAD_BYTES <= len(into) <= self._plain_bytes_max):
+            raise Corrupt(f"cannot open an envelope of {len(sealed)} bytes for {len(into)}: the lengths do not fit")
+        self._grow(len(into))
+        self._open_into(sealed, into, key=key, context=context)
+
+    def _open_into(self, sealed: Buffer, into: memoryview, *, key: bytes, context: bytes) -> None:
+        encoded_bytes, plain_bytes = len(sealed) - OVERHEAD_BYTES, len(into)
         codec = sealed[0]
-        encoded = (self._plain if codec == _STORED else self._encoded)[:encoded_bytes]
+        if codec == _STORED and encoded_bytes != plain_bytes:
+            raise Corrupt(f"cannot open an envelope: codec {codec} does not make {plain_bytes} bytes")
+        encoded = into if codec == _STORED else self._encoded[:encoded_bytes]
         bound = _bound(context, codec=codec, plain_bytes=plain_bytes)
         try:
             AESGCM(key).decrypt_into(_NONCE, memoryview(sealed)[1:], bound, encoded)
@@ -78,10 +93,9 @@ class Opener:
                 "cannot open an envelope: its bytes, key or place are not those it was sealed with"
             ) from error
         if codec == _ZSTD:
-            self._expand(encoded, self._plain[:plain_bytes])
-        elif codec != _STORED or encoded_bytes != plain_bytes:
+            self._expand(encoded, into)
+        elif codec != _STORED:
             raise Corrupt(f"cannot open an envelope: codec {codec} does not make {plain_bytes} bytes")
-        return self._plain[:plain_bytes]
 
     def _expand(self, encoded: memoryview, into: memoryview) -> None:
         """One zstd frame of exactly the size of ``into``. Reading into a kept buffer is 1.4 times as fast as a new one.
@@ -100,11 +114,6 @@ class Opener:
                     done += count
         except zstandard.ZstdError as error:
             raise Corrupt(f"cannot expand a frame: {error}") from error
-
-    def room(self, plain_bytes: int) -> memoryview:
-        """A buffer of that size, for plaintext from elsewhere; valid until the next call."""
-        self._grow(plain_bytes)
-        return self._plain[:plain_bytes]
 
     def _grow(self, plain_bytes: int) -> None:
         if plain_bytes > len(self._plain):
