@@ -212,7 +212,7 @@ class MemoryBackend:
     def _resumption(self, session, cause, gap_s):
         timings_ms = {"restore": 100.0, "total": 120.0}
         dropped = ("one open connection",) if cause is Cause.RESUMED else ()
-        return Resumption(cause, gap_s, NOW_S, "local", session.generation, dropped, timings_ms)
+        return Resumption(cause, gap_s, NOW_S, "local", session.generation, dropped=dropped, timings_ms=timings_ms)
 
     async def _awake(self, tenant, ref):
         session = await self.get(tenant, ref)
