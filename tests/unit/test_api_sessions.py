@@ -85,6 +85,7 @@ async def test_resuming_tells_the_gap_once(api):
         "wall_time": "2026-09-21T14:13:20.000Z",
         "tier": "local",
         "generation": 2,
+        "attempts": 1,
         "dropped": ["one open connection"],
         "timings_ms": {"restore": 100.0, "total": 120.0},
     }
