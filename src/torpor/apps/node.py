@@ -179,7 +179,7 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
             parts.catalog,
             parts.keys,
             GoldenForge(capture, parts.dialer, parts.staging, origin),
-            lambda digest: (config.templates_dir / digest / "rootfs").resolve(),  # runsc fails on a path through a link
+            lambda digest: config.templates_dir / digest / "rootfs",
             torpor_guest.ARGV,
             origin,
         )

@@ -274,7 +274,8 @@ class GVisorEngine:
     def _write_bundle(self, instance: InstanceId, shape: InstanceShape, filesystem: Path | None) -> None:
         bundle = self._layout.bundle(instance)
         places = SpecPlaces(bundle, netns=self._layout.netns(instance), cgroup=self._cgroup_path(instance))
-        (bundle / "config.json").write_text(json.dumps(oci_spec(shape, places, self.runsc.features)))
+        real = replace(shape, rootfs=shape.rootfs.resolve())  # runsc's gofer fails on a path that goes through a link
+        (bundle / "config.json").write_text(json.dumps(oci_spec(real, places, self.runsc.features)))
         (bundle / "resolv.conf").write_bytes(self._config.resolv_conf)
         (bundle / "ca-bundle.pem").write_bytes(self._config.ca_bundle)
         if filesystem is None:
