@@ -53,7 +53,7 @@ from torpor.store.snapshots import SnapshotStore
 log = structlog.get_logger()
 
 GUEST_LIB = Path(torpor_guest.__file__).parent.parent
-BLANK_BYTES = 256 * 1024 * 1024  # a resume of up to this size finds its memory ready
+BLANK_BYTES_MAX = 256 * 1024 * 1024  # a resume of up to this size may find its memory ready
 COUNTER_VARIABLE = "TORPOR_ENGINE_COUNTER"
 
 
@@ -193,7 +193,6 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
                     blueprint = await templates.blueprint(PUBLIC_TENANT, template.name)
                     pool.refill(parts.engines.of(template.engine_build), blueprint.shape)
                     supervisor.start(residents.of(blueprint.golden), name=f"golden:{template.name}")
-            supervisor.start(parts.staging.replenish(), name="replenish")
         try:
             yield node
         finally:
@@ -214,7 +213,7 @@ async def _opened_parts(config: Config, role: Role) -> AsyncIterator[Parts]:
     engines = await _engines(config, role, clock)
     catalog = SqliteCatalog(config.catalog_file)
     keys = FileKeys(config.keys_dir, entropy)
-    staging = MemoryStaging(role.runtime_dir / "staging", blank_bytes=BLANK_BYTES if serves else 0)
+    staging = MemoryStaging(role.runtime_dir / "staging", blank_bytes_max=BLANK_BYTES_MAX if serves else 0)
     await catalog.open()
     try:
         await asyncio.to_thread(staging.open)

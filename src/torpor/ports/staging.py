@@ -14,13 +14,14 @@ class Staging(Protocol):
         """A fresh empty folder, removed with its content when the block is left, however it is left."""
         ...
 
-    def take_blank(self, target: Path) -> bool:
-        """Put the blank file at ``target``, in a folder of ours, if there is one: zeros whose memory is there already.
+    def take_blank(self, target: Path, size_bytes: int) -> bool:
+        """Put the blank file at ``target``, in a folder of ours, if there is one that suits a file of ``size_bytes``.
 
+        It holds zeros whose memory is there already, and may be somewhat shorter or longer.
         Filling fresh memory is what a large read waits for most; this lets it be done ahead.
         """
         ...
 
     async def replenish(self) -> None:
-        """Make a new blank file if there is none. Takes CPU: call it when nobody waits."""
+        """Make a blank file of the size that was last asked for. Takes CPU: call it when nobody waits."""
         ...

@@ -50,9 +50,9 @@ class FolderStaging:
         with tempfile.TemporaryDirectory(prefix="torpor-test-") as path:
             yield Path(path)
 
-    def take_blank(self, target: Path) -> bool:
+    def take_blank(self, target: Path, size_bytes: int) -> bool:
         """See the port: there is none."""
-        del target
+        del target, size_bytes
         return False
 
     async def replenish(self) -> None:

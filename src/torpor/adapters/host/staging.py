@@ -18,20 +18,23 @@ from pathlib import Path
 from torpor.domain.errors import Unsupported
 
 OPTIONS = "mode=0700,size=90%"
+BLANK_EXCESS_MAX = 1.25
 
 
 class MemoryStaging:
     """``ports.staging.Staging`` on a mount of its own. What a dead server left is dropped when the next one opens.
 
-    ``blank_bytes``: memory held ready for the next read (0: none); part of the node's fixed cost.
+    ``blank_bytes_max``: most memory held ready for the next read (0: none); part of the node's fixed cost.
     """
 
-    def __init__(self, root: Path, *, blank_bytes: int = 0) -> None:
+    def __init__(self, root: Path, *, blank_bytes_max: int = 0) -> None:
         self._root = root
         self._numbers = itertools.count()
         self._blank = root / "blank"
-        self._blank_bytes = blank_bytes
-        self._is_blank_ready = False
+        self._blank_bytes_max = blank_bytes_max
+        self._wanted_bytes = 0
+        self._ready_bytes = 0
+        self._replenishing = asyncio.Lock()
 
     def open(self) -> None:
         """Mount afresh. Needs root. Raises: Unsupported with what mount said."""
@@ -64,28 +67,34 @@ class MemoryStaging:
         finally:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, path, ignore_errors=True))
 
-    def take_blank(self, target: Path) -> bool:
-        """See the port."""
-        if not self._is_blank_ready:
+    def take_blank(self, target: Path, size_bytes: int) -> bool:
+        """See the port. One that is much too long is left: giving its tail back would take longer than it saves."""
+        self._wanted_bytes = min(self._blank_bytes_max, size_bytes)
+        if not self._ready_bytes or self._ready_bytes > size_bytes * BLANK_EXCESS_MAX:
             return False
-        self._is_blank_ready = False
+        self._ready_bytes = 0
         self._blank.rename(target)
         return True
 
     async def replenish(self) -> None:
         """See the port. On a full mount there is simply no blank."""
-        if self._blank_bytes and not self._blank.exists():
-            self._is_blank_ready = await asyncio.to_thread(self._make_blank)
+        suits = self._wanted_bytes <= self._ready_bytes <= self._wanted_bytes * BLANK_EXCESS_MAX
+        if not self._wanted_bytes or suits or self._replenishing.locked():
+            return
+        async with self._replenishing:
+            wanted_bytes, self._ready_bytes = self._wanted_bytes, 0
+            if await asyncio.to_thread(self._make_blank, wanted_bytes):
+                self._ready_bytes = wanted_bytes
 
-    def _make_blank(self) -> bool:
+    def _make_blank(self, size_bytes: int) -> bool:
         part = self._root / "blank.part"
         try:
             file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(file, 0, self._blank_bytes)
+                os.posix_fallocate(file, 0, size_bytes)
             finally:
                 os.close(file)
-            part.rename(self._blank)
+            part.replace(self._blank)
         except OSError:
             part.unlink(missing_ok=True)
             return False
