@@ -28,7 +28,7 @@ class BenchSession:
 
     def __init__(self, client: Client, ref: str, content: str) -> None:
         self._client = client
-        self._ref = ref
+        self.ref = self._ref = ref
         self._clock = SystemClock()
         self._run(content)
         self._checksum = self._run(CHECK)[0]["result"]["text/plain"]
@@ -40,6 +40,12 @@ class BenchSession:
         if said["result"]["text/plain"] != self._checksum:
             raise Corrupt("cannot trust this run: the session's memory changed over a pause")
         return Cycle(snapshot, first_output_ms, said["resumed"])
+
+    def idle_share(self) -> float:
+        """Resume without a burst, and pause again: what that wrote, as a share of the image. Leaves it paused."""
+        self._client.resume(self._ref)
+        snapshot = self._client.pause(self._ref)["snapshot"]
+        return float(snapshot["new_bytes"] / snapshot["image_bytes"])
 
     def _run(self, source: str) -> tuple[dict[str, Any], float]:
         first_ms: list[float] = []
