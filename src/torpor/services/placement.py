@@ -23,6 +23,7 @@ from torpor.services.supervisor import Supervisor
 from torpor.store.snapshots import Manifest, ReadOptions, SnapshotRef, SnapshotStore
 
 ATTEMPTS_MAX = 2  # one retry in a fresh sandbox: restores fail now and then for reasons of the moment
+OF_THE_MOMENT = (EngineError, GuestError, DeadlineExceeded)
 RESTORE_TIMEOUT_S = 120.0
 REPLENISH_DELAY_S = 0.2
 
@@ -103,13 +104,10 @@ class Placement:
                         instance, engine, folder, manifest.requirements, notice_at, timings
                     )
                     break
-                except (EngineError, GuestError, DeadlineExceeded):
+                except BaseException as error:
                     await engine.destroy(instance)
-                    if attempt == ATTEMPTS_MAX:
+                    if attempt == ATTEMPTS_MAX or not isinstance(error, OF_THE_MOMENT):
                         raise
-                except BaseException:
-                    await engine.destroy(instance)
-                    raise
             else:
                 raise AssertionError("unreachable: the last attempt returns or raises")
             self._supervisor.start(_release_loaded(live, stack.pop_all()), name=f"load:{instance}")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from torpor.domain.session import Persistence, Session
 from torpor.ports.guest import BurstResult, Cause
 
+METADATA_ENTRIES_MAX = 64  # of metadata, and of env
+
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:

@@ -30,10 +30,10 @@ class Residents:
         self._images: dict[SnapshotRef, Resident] = {}
         self._loading = asyncio.Lock()
 
-    async def of(self, golden: SnapshotRef | None) -> Resident | None:
+    async def of(self, golden: SnapshotRef) -> Resident | None:
         """The image of a template's golden snapshot, loaded on first use; None where there is none to be had."""
-        if golden is None or golden in self._images:
-            return self._images.get(golden) if golden is not None else None
+        if golden in self._images:
+            return self._images[golden]
         async with self._loading:
             if golden not in self._images and len(self._images) < IMAGES_MAX:
                 try:

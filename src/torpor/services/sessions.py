@@ -27,10 +27,9 @@ from torpor.ports.keys import KeyStore
 from torpor.services.driver import Driver
 from torpor.services.live import Live, Runtimes
 from torpor.services.records import Records
-from torpor.services.requests import Burst, CreateRequest, Resumption
+from torpor.services.requests import METADATA_ENTRIES_MAX, Burst, CreateRequest, Resumption
 from torpor.services.templates import Templates
 
-METADATA_ENTRIES_MAX = 64
 VALUE_CHARACTERS_MAX = 4096
 
 Run = Callable[[Guest, OnOutput], Awaitable[BurstResult]]

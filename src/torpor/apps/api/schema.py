@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torpor.domain.errors import InvalidArgument
 from torpor.domain.session import Durability, Persistence
 from torpor.ports.guest import ProcessSpec
-from torpor.services.requests import CreateRequest
+from torpor.services.requests import METADATA_ENTRIES_MAX, CreateRequest
 
-METADATA_ENTRIES_MAX = 64
 TIMEOUT_S_MAX = 7 * 24 * 3600.0
 
 Timeout = Annotated[float, Field(gt=0, le=TIMEOUT_S_MAX, allow_inf_nan=False)]
