@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torpor.domain.clocks import LiveClock, expires_at_s, live_clock
 from torpor.domain.ids import InstanceId
 from torpor.domain.lifecycle import (
     Accepted,
@@ -18,15 +19,18 @@ from torpor.domain.lifecycle import (
     InstanceLost,
     OperationFailed,
     Pause,
+    Release,
     Report,
     Resume,
+    SetClocks,
     Snapshot,
     SnapshotStored,
     Started,
     Wake,
+    WarnExpiry,
     decide,
 )
-from torpor.domain.session import PAUSED, Durability, Session, SnapshotRecord, Status
+from torpor.domain.session import PAUSED, Durability, Policy, Session, SnapshotRecord, Status
 from torpor.testing.contracts.catalog import session
 
 S = Status
@@ -51,6 +55,8 @@ class Step:
     def event_for(self, record: Session, now_s: float) -> Event:
         numbers = (record.generation - self.generation_behind, record.operation - self.operation_behind)
         if issubclass(self.kind, Command):
+            if self.kind is SetClocks:
+                return SetClocks(Policy(timeout_s=float(self.sequence)), restart=self.sequence % 2 == 0)
             return Resume(allow_older=self.sequence % 2 == 0) if self.kind is Resume else self.kind()
         if self.kind is Started:
             return Started(*numbers, InstanceId("i" * 20))
@@ -62,7 +68,7 @@ class Step:
 
 KINDS = (
     Create, Pause, Pause, Snapshot, Resume, Wake, Delete, Started, Started, SnapshotStored, SnapshotStored,
-    OperationFailed, InstanceLost, Deleted,
+    OperationFailed, InstanceLost, Deleted, SetClocks, WarnExpiry, Release,
 )  # fmt: skip
 STEPS = st.builds(
     Step,
@@ -89,6 +95,27 @@ def assert_coherent(record: Session) -> None:
     assert (record.instance is not None) <= (record.status in {*RUNS, S.DELETING})
     assert (record.status in RUNS) <= (record.instance is not None)
     assert record.compute_s >= 0.0
+    live = live_clock(record)
+    assert (record.run_deadline_at_s is not None) <= (record.status in RUNS)
+    assert (record.run_left_s is not None) <= (record.status not in RUNS)
+    assert (expires_at_s(record) is not None) == (live is LiveClock.RETENTION)  # the policy here always sets one
+    assert (live is LiveClock.TERMINAL) == (record.status in {S.DELETING, S.DELETED})
+
+
+def assert_keeps_deadlines(before: Session, event: Event, after: Session, now_s: float) -> None:
+    """No instant comes nearer but by the owner's word."""
+    if isinstance(event, SetClocks):
+        return
+    assert (after.policy, after.hard_deadline_at_s) == (before.policy, before.hard_deadline_at_s)
+    expiries = (expires_at_s(before), expires_at_s(after))
+    if None not in expiries and not isinstance(event, SnapshotStored):
+        assert expiries[0] == expiries[1]
+    if before.status in RUNS and after.status in RUNS:
+        assert after.run_deadline_at_s == before.run_deadline_at_s
+    elif before.status in RUNS and before.run_deadline_at_s is not None:
+        assert after.run_left_s == max(0.0, before.run_deadline_at_s - now_s)
+    elif after.status in RUNS and after.run_deadline_at_s is not None:
+        assert after.run_deadline_at_s - now_s in {before.run_left_s, before.policy.timeout_s}
 
 
 def assert_follows(before: Session, event: Event, after: Session) -> None:
@@ -118,6 +145,7 @@ def test_after_any_history_the_record_is_coherent(steps: list[Step]) -> None:
         decision = decide(record, event, now_s=now_s)
         if isinstance(decision, Accepted):
             assert_follows(record, event, decision.session)
+            assert_keeps_deadlines(record, event, decision.session, now_s)
             record = decision.session
         assert_coherent(record)
     running_s = now_s - record.running_since_s if record.running_since_s is not None else 0.0
@@ -147,7 +175,7 @@ def test_decide_answers_anything_about_any_record(
     decision = decide(record, step.event_for(record, 5.0), now_s=5.0)
     match decision:
         case Accepted(changed, _):
-            assert changed != record or status is S.CREATING
+            assert changed != record or status is S.CREATING or step.kind is SetClocks
         case Ignored(reason) | Denied(reason):
             assert reason.replace("_", "").isalnum()
     assert decision == decide(record, step.event_for(record, 5.0), now_s=5.0)

@@ -23,15 +23,27 @@ from torpor.domain.lifecycle import (
     InstanceLost,
     OperationFailed,
     Pause,
+    Release,
     Report,
     Resume,
+    SetClocks,
     Snapshot,
     SnapshotStored,
     Started,
     Wake,
     decide,
 )
-from torpor.domain.session import PAUSED, TRANSIENT, Durability, Session, SnapshotRecord, Status
+from torpor.domain.session import (
+    PAUSED,
+    TRANSIENT,
+    DeadlineAction,
+    Durability,
+    Persistence,
+    Policy,
+    Session,
+    SnapshotRecord,
+    Status,
+)
 from torpor.testing.contracts.catalog import session
 
 S = Status
@@ -79,8 +91,14 @@ def event_of(kind: type[Event], *, generation: int = 2, operation: int = 5, sequ
             return Deleted(*numbers)
         case lifecycle.Resume:
             return Resume(allow_older=True)
+        case lifecycle.SetClocks:
+            return SetClocks(Policy(idle_s=5.0))
         case _:
             return kind()
+
+
+def persistence_for(kind: type[Event]) -> Persistence:
+    return Persistence.EPHEMERAL if kind is lifecycle.Release else Persistence.MEMORY
 
 
 def accepted(record: Session, event: Event, *, now_s: float = 100.0) -> Session:
@@ -105,7 +123,7 @@ def reached_from(status: Status) -> set[Status]:
 
 @pytest.mark.parametrize(("status", "kind"), [*product(Status, EVENTS)])
 def test_every_pair_is_answered_as_the_tables_say(status: Status, kind: type[Event]) -> None:
-    record = standing(status, operation=0 if kind is Create else 5)
+    record = standing(status, operation=0 if kind is Create else 5, persistence=persistence_for(kind))
     decision = decide(record, event_of(kind), now_s=100.0)
     rule = next((rule for rule in RULES if (rule.source, rule.event) == (status, kind)), None)
     if rule is not None:
@@ -184,10 +202,10 @@ def test_a_snapshot_that_is_not_newer_is_never_taken(status: Status) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.source.value}-{rule.event.__name__}")
 def test_each_order_has_a_new_number_and_each_placement_a_new_generation(rule: lifecycle.Rule) -> None:
-    record = standing(rule.source, operation=0 if rule.event is Create else 5)
+    record = standing(rule.source, operation=0 if rule.event is Create else 5, persistence=persistence_for(rule.event))
     changed = accepted(record, event_of(rule.event))
     places = Effect.RESTORE in rule.effects
-    orders = issubclass(rule.event, Command) or Effect.ERASE in rule.effects
+    orders = bool(rule.effects) and (issubclass(rule.event, Command) or Effect.ERASE in rule.effects)
     assert changed.generation - record.generation == int(places)
     assert changed.operation - record.operation == int(orders)
     assert changed.ordered_at_s == (100.0 if orders else record.ordered_at_s)
@@ -271,3 +289,35 @@ def test_the_reason_of_a_refusal_is_the_public_word() -> None:
 @pytest.mark.parametrize("status", Status)
 def test_is_paused_says_what_waits_in_the_store(status: Status) -> None:
     assert lifecycle.is_paused(standing(status)) == (status.public == "paused")
+
+
+def test_an_ephemeral_session_is_released_and_never_captured() -> None:
+    record = standing(S.RUNNING, persistence=Persistence.EPHEMERAL, snapshot=None, durability=None)
+    for capture in (Pause(), Snapshot()):
+        assert decide(record, capture, now_s=100.0) == Denied("cannot_snapshot_ephemeral_session")
+    released = accepted(record, Release())
+    assert released.status is S.PAUSED_LOCAL
+    assert released.paused_at_s == 100.0
+    assert released.instance is None
+    assert released.snapshot is None
+    assert decide(standing(S.RUNNING), Release(), now_s=100.0) == Denied("cannot_release_session_that_is_kept")
+
+
+def test_clocks_are_set_without_an_order_and_the_run_deadline_starts_over_only_if_asked() -> None:
+    policy = Policy(idle_s=5.0, timeout_s=60.0, timeout_action=DeadlineAction.KILL)
+    record = standing(S.RUNNING, run_deadline_at_s=500.0)
+    kept = accepted(record, SetClocks(policy, hard_deadline_at_s=900.0))
+    assert (kept.run_deadline_at_s, kept.hard_deadline_at_s, kept.operation) == (500.0, 900.0, record.operation)
+    assert accepted(record, SetClocks(policy, restart=True)).run_deadline_at_s == 160.0
+    resting = accepted(standing(S.PAUSED_LOCAL, run_left_s=7.0), SetClocks(policy, restart=True))
+    assert (resting.run_deadline_at_s, resting.run_left_s) == (None, 60.0)
+
+
+def test_the_timeline_tells_each_transition_once_and_stays_short() -> None:
+    record = standing(S.RUNNING)
+    paused = accepted(accepted(record, Pause("idle")), SnapshotStored(2, 6, snapshot(6), Durability.DISK))
+    told = [(moment.event, moment.status, moment.reason) for moment in paused.timeline]
+    assert told == [("pause", S.PAUSING, "idle"), ("snapshot_stored", S.PAUSED_LOCAL, "")]
+    for _ in range(40):
+        paused = accepted(accepted(paused, Wake()), OperationFailed(paused.generation + 1, paused.operation + 1, "no"))
+    assert len(paused.timeline) == lifecycle.TIMELINE_MAX

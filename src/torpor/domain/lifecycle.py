@@ -16,8 +16,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from torpor.domain.clocks import RUNS, keep_time, set_clocks
 from torpor.domain.ids import InstanceId
-from torpor.domain.session import PAUSED, Durability, Session, SnapshotRecord, Status
+from torpor.domain.session import (
+    PAUSED,
+    TIMELINE_MAX,
+    Durability,
+    Moment,
+    Persistence,
+    Policy,
+    Session,
+    SnapshotRecord,
+    Status,
+)
 
 
 class Effect(StrEnum):
@@ -50,7 +61,16 @@ class Create(Command):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Command):
-    """Snapshot and release."""
+    """Snapshot and release. ``reason``: who wants it: ``asked``, ``idle`` or ``run deadline``."""
+
+    reason: str = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Command):
+    """The pause of an ephemeral session: let its instance go; nothing of it is kept."""
+
+    reason: str = "asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +92,23 @@ class Wake(Command):
 
 @dataclass(frozen=True, slots=True)
 class Delete(Command):
-    """Remove everything of the session."""
+    """Remove everything of the session. ``reason``: ``asked``, or the clock that ended."""
+
+    reason: str = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class SetClocks(Command):
+    """Set the clocks anew. ``restart``: the run deadline starts over, now; else it stays where it is."""
+
+    policy: Policy
+    restart: bool = False
+    hard_deadline_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WarnExpiry(Command):
+    """Announce that a resting session will be deleted soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule(S.CREATING, OperationFailed, S.DELETING, (E.ERASE,)),
     Rule(S.CREATING, InstanceLost, S.DELETING, (E.ERASE,)),
     Rule(S.RUNNING, Pause, S.PAUSING, (E.CHECKPOINT,)),
+    Rule(S.RUNNING, Release, S.PAUSED_LOCAL, (E.RELEASE,)),
     Rule(S.RUNNING, Snapshot, S.SNAPSHOTTING, (E.CHECKPOINT,)),
     Rule(S.RUNNING, InstanceLost, S.LOST),
     Rule(S.SNAPSHOTTING, SnapshotStored, S.RUNNING, (E.THAW,)),
@@ -177,6 +214,8 @@ RULES: tuple[Rule, ...] = (
     Rule(S.LOST, SnapshotStored, None, (E.RELEASE,)),
     *(Rule(source, Delete, S.DELETING, (E.ERASE,)) for source in S if source not in {S.DELETING, S.DELETED}),
     Rule(S.DELETING, Deleted, S.DELETED),
+    *(Rule(source, SetClocks, source) for source in S if source not in {S.DELETING, S.DELETED}),
+    *(Rule(source, WarnExpiry, source) for source in (S.PAUSED_LOCAL, S.PAUSED_DURABLE, S.LOST)),
 )
 
 ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
@@ -184,6 +223,7 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
         (S.PAUSING, Pause),
         (S.PAUSED_LOCAL, Pause),
         (S.PAUSED_DURABLE, Pause),
+        (S.PAUSED_LOCAL, Release),
         (S.SNAPSHOTTING, Snapshot),
         (S.SNAPSHOTTING, Wake),
         (S.SNAPSHOTTING, Resume),
@@ -204,8 +244,7 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
 )
 
 _RULE_FOR = {(rule.source, rule.event): rule for rule in RULES}
-_ORDERS = frozenset({E.RESTORE, E.CHECKPOINT, E.ERASE})
-_RUNS_INSTANCE = frozenset({S.RUNNING, S.SNAPSHOTTING, S.PAUSING})
+REASON_CHARACTERS_MAX = 200  # in the timeline; ``last_error`` has the whole
 
 
 def decide(session: Session, event: Event, *, now_s: float) -> Accepted | Ignored | Denied:
@@ -238,6 +277,11 @@ def _staleness(session: Session, report: Report) -> str | None:
 def _refusal(session: Session, event: Event) -> str | None:
     if isinstance(event, Create) and session.operation:
         return "cannot_create_twice"
+    is_ephemeral = session.persistence is Persistence.EPHEMERAL
+    if isinstance(event, Pause | Snapshot) and is_ephemeral:
+        return "cannot_snapshot_ephemeral_session"
+    if isinstance(event, Release) and not is_ephemeral:
+        return "cannot_release_session_that_is_kept"
     if isinstance(event, Resume) and session.status is S.LOST:
         if session.snapshot is None:
             return "cannot_resume_without_snapshot"
@@ -250,18 +294,24 @@ def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Sessio
     changed = _absorb(session, event)
     target = rule.target or _rests_as(changed)
     # Giving up a pause is an order too: its new number makes the late end of the capture stale.
-    orders = bool(_ORDERS.intersection(rule.effects)) or (E.THAW in rule.effects and isinstance(event, Command))
-    return _account(
-        replace(
-            changed,
-            status=target,
-            generation=session.generation + (E.RESTORE in rule.effects),
-            operation=session.operation + orders,
-            ordered_at_s=now_s if orders else session.ordered_at_s,
-        ),
-        was=session.status,
-        now_s=now_s,
+    orders = bool(rule.effects) and (isinstance(event, Command) or E.ERASE in rule.effects)
+    advanced = replace(
+        changed,
+        status=target,
+        generation=session.generation + (E.RESTORE in rule.effects),
+        operation=session.operation + orders,
+        ordered_at_s=now_s if orders else session.ordered_at_s,
+        paused_at_s=now_s if isinstance(event, Release) else changed.paused_at_s,
     )
+    if isinstance(event, WarnExpiry):
+        return replace(advanced, expiry_warned_at_s=now_s)
+    if isinstance(event, SetClocks):
+        hard_deadline_at_s = event.hard_deadline_at_s
+        return set_clocks(advanced, event.policy, hard_deadline_at_s, restart=event.restart, now_s=now_s)
+    reason = getattr(event, "reason", "")[:REASON_CHARACTERS_MAX]
+    moment = Moment(now_s, target, _snake(type(event).__name__), reason if reason != "asked" else "")
+    advanced = replace(advanced, timeline=(*session.timeline, moment)[-TIMELINE_MAX:])
+    return keep_time(_account(advanced, was=session.status, now_s=now_s), was=session.status, now_s=now_s)
 
 
 def _absorb(session: Session, event: Event) -> Session:
@@ -301,13 +351,15 @@ def _absorb(session: Session, event: Event) -> Session:
             return replace(
                 session, instance=None, snapshot=None, durability=None, wrapped_key="", paused_at_s=None, env={}
             )
+        case Release():
+            return replace(session, instance=None, last_error=None, last_error_code=None)
         case _:
             return session
 
 
 def _account(session: Session, *, was: Status, now_s: float) -> Session:
     """Compute seconds run exactly while an instance of the session runs."""
-    runs, ran = session.status in _RUNS_INSTANCE, was in _RUNS_INSTANCE
+    runs, ran = session.status in RUNS, was in RUNS
     if runs and not ran:
         return replace(session, running_since_s=now_s)
     if ran and not runs and session.running_since_s is not None:
@@ -336,6 +388,8 @@ def diagram() -> str:
     """The table as a Mermaid state diagram (docs/lifecycle.mmd is this text; a test compares)."""
     lines = ["stateDiagram-v2", "    state resting <<choice>>", "    [*] --> creating"]
     for rule in RULES:
+        if rule.source is rule.target and not rule.effects:
+            continue  # the clocks' own: no arrow leads anywhere
         target = "resting" if rule.target is None else rule.target.value
         effects = f" / {', '.join(rule.effects)}" if rule.effects else ""
         lines.append(f"    {rule.source.value} --> {target}: {rule.event.__name__}{effects}")

@@ -29,6 +29,7 @@ class Status(StrEnum):
         return "paused" if self in PAUSED else self.value
 
 
+TIMELINE_MAX = 24
 PAUSED = frozenset({Status.PAUSED_LOCAL, Status.PAUSED_DURABLE})
 TRANSIENT = frozenset({Status.CREATING, Status.SNAPSHOTTING, Status.PAUSING, Status.RESUMING, Status.DELETING})
 
@@ -42,11 +43,25 @@ class Durability(StrEnum):
 
 
 class Persistence(StrEnum):
-    """What survives a pause. Only ``memory`` is offered so far."""
+    """What survives a pause."""
 
-    MEMORY = "memory"
-    FILESYSTEM = "filesystem"
-    EPHEMERAL = "ephemeral"
+    MEMORY = "memory"  # processes and disk
+    FILESYSTEM = "filesystem"  # the disk; processes start anew
+    EPHEMERAL = "ephemeral"  # nothing: the next use starts from the template
+
+
+class DeadlineAction(StrEnum):
+    """What the end of the run deadline does."""
+
+    PAUSE = "pause"
+    KILL = "kill"  # delete the session
+
+
+class OnResume(StrEnum):
+    """How a paused session comes back."""
+
+    RESUME = "resume"
+    REBUILD = "rebuild"  # from its log; not offered yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,34 @@ class Limits:
     memory_bytes: int = 1024 * 1024 * 1024
     disk_bytes: int = 1024 * 1024 * 1024
     pids_max: int = 512
+
+
+DAY_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a session's clocks are set. None: that clock never ends.
+
+    ``idle_s``: pause after so long without work. ``timeout_s``: run time until ``timeout_action``; stands still while
+    paused, and once spent is granted anew by the next resume. ``retention_s``: how long a paused session is kept.
+    """
+
+    idle_s: float | None = 30.0
+    timeout_s: float | None = None
+    timeout_action: DeadlineAction = DeadlineAction.PAUSE
+    retention_s: float | None = 30 * DAY_S
+    on_resume: OnResume = OnResume.RESUME
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A line of a session's timeline: where it came to stand, when, and why."""
+
+    at_s: float
+    status: Status
+    event: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +126,8 @@ class Session:
     ``operation`` the number of the last order, so that a late report cannot end a newer order.
     ``compute_s``: seconds an instance of it existed and was not paused, up to ``running_since_s``.
     ``wrapped_key``: base64. ``ordered_at_s``: when the last order was given.
+    ``run_deadline_at_s`` stands while it runs, ``run_left_s`` while it does not (``domain.clocks``).
+    ``forked_from``: the session it was forked from. ``timeline``: its last ``TIMELINE_MAX`` transitions, oldest first.
     """
 
     id: SessionId
@@ -113,6 +158,14 @@ class Session:
     last_error: str | None = None
     last_error_code: str | None = None
     last_timings_ms: Mapping[str, float] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    hard_deadline_at_s: float | None = None
+    run_deadline_at_s: float | None = None
+    run_left_s: float | None = None
+    lost_at_s: float | None = None
+    expiry_warned_at_s: float | None = None
+    forked_from: SessionId | None = None
+    timeline: tuple[Moment, ...] = ()
 
     @property
     def machine_id(self) -> str:
