@@ -17,6 +17,7 @@ from torpor.adapters.catalog.records import (
     session_for_row,
     template_for_row,
 )
+from torpor.domain.clocks import next_due_at_s
 from torpor.domain.errors import Corrupt, InvalidArgument
 from torpor.domain.session import Durability, Limits, Persistence, Session, SnapshotRecord, Status
 from torpor.ports.catalog import TemplateRecord
@@ -103,6 +104,7 @@ def test_every_template_comes_back_equal(record: TemplateRecord) -> None:
 def test_a_field_stands_in_a_column_or_in_the_document_and_never_in_both(record: Session) -> None:
     row = row_for_session(record)
     document = json.loads(row.pop("document"))
+    assert row.pop("due_at_s") == next_due_at_s(record)
     assert set(row) == set(SESSION_COLUMNS)
     assert set(row) | set(document) == {field.name for field in dataclasses.fields(Session)}
     assert not set(row) & set(document)
@@ -130,8 +132,8 @@ def test_the_full_session_of_the_contract_leaves_nothing_at_its_default() -> Non
         for field in dataclasses.fields(Session)
         if getattr(full_session(), field.name) == getattr(session(), field.name)
     ]
-    # The first three are what both are built with; persistence has one offered value; the catalog counts revisions.
-    assert at_default == ["tenant", "template", "template_digest", "persistence", "revision"]
+    # The first three are what both are built with; the catalog counts revisions.
+    assert at_default == ["tenant", "template", "template_digest", "revision"]
 
 
 def test_fields_of_a_newer_version_are_passed_over() -> None:

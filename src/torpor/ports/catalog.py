@@ -69,6 +69,10 @@ class Catalog(Protocol):
         """Sessions of all tenants that are neither paused, lost nor deleted: what a start has to reconcile."""
         ...
 
+    async def due(self, now_s: float) -> tuple[Session, ...]:
+        """Sessions of all tenants of which a clock of the record has ended at wall time ``now_s``."""
+        ...
+
     async def put_template(self, template: TemplateRecord) -> None:
         """Store a template; a later one of the same tenant and name takes the name over, older digests stay."""
         ...

@@ -127,9 +127,10 @@ class Engine(Protocol):
         """Return once a background restore has read all of its files. At once where there was none."""
         ...
 
-    async def checkpoint(self, instance: InstanceId, into: Path) -> Checkpoint:
+    async def checkpoint(self, instance: InstanceId, into: Path, *, memory: bool = True) -> Checkpoint:
         """Stop the instance at one instant and write both parts into ``into``, a fresh empty directory.
 
+        Without ``memory`` the filesystem part alone: ``memory_files`` is empty. Raises: Unsupported if it has none.
         On success the instance is left frozen: ``destroy`` it or ``thaw`` it. On failure it goes on running, and
         nothing of the attempt is left in ``into``. Raises: StorageFull, EngineError.
         """

@@ -12,6 +12,7 @@ from torpor.adapters.catalog.refusals import (
     no_such_template,
     was_changed,
 )
+from torpor.domain.clocks import next_due_at_s
 from torpor.domain.ids import SessionId, TenantId
 from torpor.domain.session import PAUSED, Session, Status
 from torpor.ports.catalog import Page, TemplateRecord
@@ -70,6 +71,11 @@ class MemoryCatalog:
     async def unfinished(self) -> tuple[Session, ...]:
         """What a start has to reconcile."""
         return tuple(session for session in self._sessions.values() if session.status not in _FINISHED)
+
+    async def due(self, now_s: float) -> tuple[Session, ...]:
+        """Those whose next instant has come."""
+        instants = ((session, next_due_at_s(session)) for session in self._sessions.values())
+        return tuple(session for session, at_s in instants if at_s is not None and at_s <= now_s)
 
     async def put_template(self, template: TemplateRecord) -> None:
         """The newest of its name from now on."""

@@ -1,5 +1,7 @@
 """Records ⇄ rows: the fields that queries name as columns, all others in one JSON document. Pure.
 
+``due_at_s`` is derived, for a query: reading takes no notice of it.
+
 Readers take what they know: fields that a newer version added are passed over, absent ones get their defaults.
 """
 
@@ -12,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from torpor.domain.clocks import next_due_at_s
 from torpor.domain.errors import Corrupt, InvalidArgument
 from torpor.domain.session import Session
 from torpor.ports.catalog import TemplateRecord
@@ -40,7 +43,7 @@ _TEMPLATES = TypeAdapter(TemplateRecord)
 
 def row_for_session(session: Session) -> Row:
     """The row that ``session_for_row`` reads back equal. Raises: InvalidArgument for what JSON cannot hold."""
-    return _row(_SESSIONS, session, SESSION_COLUMNS)
+    return _row(_SESSIONS, session, SESSION_COLUMNS) | {"due_at_s": next_due_at_s(session)}
 
 
 def session_for_row(row: Mapping[str, Any]) -> Session:

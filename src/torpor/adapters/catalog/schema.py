@@ -30,6 +30,7 @@ SESSIONS = sa.Table(
     sa.Column("generation", sa.Integer),
     sa.Column("operation", sa.Integer),
     sa.Column("created_at_s", sa.Double),
+    sa.Column("due_at_s", sa.Double),
     sa.Column("document", sa.Text),
 )
 

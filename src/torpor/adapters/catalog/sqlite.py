@@ -136,6 +136,11 @@ class SqliteCatalog:
         rows = await self._rows(SESSIONS.select().where(SESSIONS.c.status.not_in(_FINISHED)))
         return tuple(session_for_row(row) for row in rows)
 
+    async def due(self, now_s: float) -> tuple[Session, ...]:
+        """Those whose next instant has come."""
+        rows = await self._rows(SESSIONS.select().where(SESSIONS.c.due_at_s <= now_s))
+        return tuple(session_for_row(row) for row in rows)
+
     async def put_template(self, template: TemplateRecord) -> None:
         """The newest of its name from now on."""
         async with self._write() as connection:

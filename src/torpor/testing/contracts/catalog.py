@@ -10,7 +10,18 @@ import pytest
 
 from torpor.domain.errors import Conflict, InvalidArgument, NotFound, StaleRevision
 from torpor.domain.ids import InstanceId, SessionId, TenantId
-from torpor.domain.session import Durability, Limits, Session, SnapshotRecord, Status
+from torpor.domain.session import (
+    DeadlineAction,
+    Durability,
+    Limits,
+    Moment,
+    OnResume,
+    Persistence,
+    Policy,
+    Session,
+    SnapshotRecord,
+    Status,
+)
 from torpor.ports.catalog import Catalog, TemplateRecord
 
 TENANT = TenantId("acme")
@@ -61,6 +72,15 @@ def full_session() -> Session:
         last_error="engine died",
         last_error_code="engine_error",
         last_timings_ms={"restore": 12.0},
+        persistence=Persistence.FILESYSTEM,
+        policy=Policy(5.0, 60.5, DeadlineAction.KILL, None, OnResume.REBUILD),
+        hard_deadline_at_s=1800000000.5,
+        run_deadline_at_s=1700000060.0,
+        run_left_s=0.1,
+        lost_at_s=1700000002.0,
+        expiry_warned_at_s=1700000003.0,
+        forked_from=SessionId("p" * 20),
+        timeline=(Moment(1700000000.0, Status.PAUSING, "pause", "idle"),),
     )
 
 
@@ -224,6 +244,26 @@ class SessionContract:
 
 class TemplateContract:
     """Template records."""
+
+    async def test_due_are_those_of_which_a_clock_has_ended(self, catalog: Catalog) -> None:
+        kept_s = Policy(retention_s=100.0)
+        for number, changes in enumerate(
+            (
+                {"hard_deadline_at_s": 50.0},
+                {"status": Status.RUNNING, "run_deadline_at_s": 60.0, "policy": kept_s},
+                {"status": Status.PAUSED_LOCAL, "paused_at_s": 10.0, "policy": kept_s},
+                {"status": Status.DELETED, "hard_deadline_at_s": 1.0},
+                {"policy": kept_s},
+            )
+        ):
+            await catalog.insert(session(number, **changes))
+
+        async def due(now_s: float) -> set[str]:
+            return {found.id for found in await catalog.due(now_s)}
+
+        assert await due(49.0) == set()
+        assert await due(60.0) == {session(0).id, session(1).id}
+        assert await due(100.0) == {session(0).id, session(1).id, session(2).id}  # its expiry is announced at 100
 
     async def test_a_template_comes_back_whole_by_name_and_digest(self, catalog: Catalog, other: Catalog) -> None:
         await catalog.put_template(template())

@@ -308,6 +308,23 @@ class EngineContract:
         async with self.restored(engine, shape, again) as (_, client):
             assert await client.read("/root/kept") == "kept"
 
+    async def test_the_filesystem_part_can_be_taken_alone(
+        self, engine: Engine, shape: InstanceShape, folder: Path
+    ) -> None:
+        into = folder / "alone"
+        into.mkdir()
+        async with self.running(engine, shape) as (instance, client):
+            await client.write("/root/kept", "written")
+            if not (await engine.capabilities()).filesystem_part:
+                with pytest.raises(Unsupported):
+                    await engine.checkpoint(instance, into, memory=False)
+                return
+            checkpoint = await engine.checkpoint(instance, into, memory=False)
+            assert checkpoint.memory_files == ()
+            assert [path.name for path in into.iterdir()] == [checkpoint.filesystem_file]
+            await engine.thaw(instance)
+            assert await client.read("/root/kept") == "written"
+
     async def test_the_channel_can_be_taken_up_again(self, engine: Engine, shape: InstanceShape) -> None:
         async with self.running(engine, shape) as (instance, client):
             await client.add(1)

@@ -122,20 +122,24 @@ class FakeEngine:
         self._known(instance)
         await self._reach("loaded")
 
-    async def checkpoint(self, instance: InstanceId, into: Path) -> Checkpoint:
+    async def checkpoint(self, instance: InstanceId, into: Path, *, memory: bool = True) -> Checkpoint:
         """See the port."""
         found = self._known(instance)
         if found.status is not InstanceStatus.RUNNING:
             raise Conflict(f"cannot checkpoint {instance}: it is {found.status}", reason=f"instance_{found.status}")
         if any(into.iterdir()):
             raise EngineError(f"cannot checkpoint into {into}: it is not empty")
+        has_filesystem = self._capabilities.filesystem_part
+        if not memory and not has_filesystem:
+            raise Unsupported("cannot capture the filesystem alone: this engine has no part", lacks="filesystem_part")
         found.is_frozen = True
         program, timings_ms = found.program, {}
-        parts = {
-            "memory": (image.MEMORY_FILE, image.pack_memory(program.dump(), bytes(found.inbound), program.filesystem))
-        }
-        if self._capabilities.filesystem_part:
-            parts = {"filesystem": (image.FILESYSTEM_FILE, image.pack_filesystem(program.filesystem)), **parts}
+        parts: dict[str, tuple[str, bytes]] = {}
+        if has_filesystem:
+            parts["filesystem"] = (image.FILESYSTEM_FILE, image.pack_filesystem(program.filesystem))
+        if memory:
+            packed = image.pack_memory(program.dump(), bytes(found.inbound), program.filesystem)
+            parts["memory"] = (image.MEMORY_FILE, packed)
         with contextlib.ExitStack() as undo:
             undo.callback(self._go_on, found, into)
             for name, (file, data) in parts.items():
@@ -148,8 +152,8 @@ class FakeEngine:
             undo.pop_all()
         return Checkpoint(
             directory=into,
-            memory_files=(image.MEMORY_FILE,),
-            filesystem_file=image.FILESYSTEM_FILE if self._capabilities.filesystem_part else None,
+            memory_files=(image.MEMORY_FILE,) if memory else (),
+            filesystem_file=image.FILESYSTEM_FILE if has_filesystem else None,
             requirements=self._requirements(found.shape),
             timings_ms=timings_ms,
         )

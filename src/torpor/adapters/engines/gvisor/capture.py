@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torpor.adapters.engines.gvisor import process
 from torpor.adapters.engines.gvisor.driver import Driver
-from torpor.adapters.engines.gvisor.images import FILESYSTEM_FILE, MEMORY_FILES, check_files
+from torpor.adapters.engines.gvisor.images import FILESYSTEM_FILE, MEMORY_FILES, Parts, check_files
 from torpor.adapters.engines.gvisor.record import Pause, Record, with_pause, write_record
 from torpor.domain.errors import EngineError, TorporError
 from torpor.ports.clock import Clock
@@ -66,8 +66,8 @@ async def resume(subject: Subject) -> None:
     write_record(subject.bundle, with_pause(subject.record, Pause.NO))
 
 
-async def capture(subject: Subject, into: Path, clock: Clock, *, filesystem_part: bool) -> Mapping[str, float]:
-    """Write both parts into ``into`` and leave the guest paused; what each step took.
+async def capture(subject: Subject, into: Path, clock: Clock, parts: Parts) -> Mapping[str, float]:
+    """Write the parts into ``into`` and leave the guest paused; what each step took.
 
     Raises: StorageFull, EngineError; then ``into`` is empty and the guest runs, unless its sandbox died.
     """
@@ -77,12 +77,13 @@ async def capture(subject: Subject, into: Path, clock: Clock, *, filesystem_part
         with watch.step("pause"):
             await pause(subject)
         undo.push_async_callback(_resume_if_alive, subject)
-        if filesystem_part:
+        if parts.filesystem_file is not None:
             with watch.step("filesystem"):
-                await subject.driver.tar(into / FILESYSTEM_FILE)
-        with watch.step("memory"):
-            await subject.driver.checkpoint(into)
-        check_files(into, (*MEMORY_FILES, FILESYSTEM_FILE) if filesystem_part else MEMORY_FILES)
+                await subject.driver.tar(into / parts.filesystem_file)
+        if parts.memory_files:
+            with watch.step("memory"):
+                await subject.driver.checkpoint(into)
+        check_files(into, parts.files)
         undo.pop_all()
     return watch.steps_ms
 

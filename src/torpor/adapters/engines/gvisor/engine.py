@@ -117,7 +117,7 @@ class GVisorEngine:
             await self._driver(instance).wait_restore()
             write_record(bundle, replace(self._known(instance)[1], loading=False))
 
-    async def checkpoint(self, instance: InstanceId, into: Path) -> Checkpoint:
+    async def checkpoint(self, instance: InstanceId, into: Path, *, memory: bool = True) -> Checkpoint:
         """See the port."""
         bundle, record = self._known(instance)
         status = await self.inspect(instance)
@@ -127,12 +127,11 @@ class GVisorEngine:
             raise EngineError(f"cannot checkpoint into {into}: it is not empty")
         await self.loaded(instance)
         capabilities = await self.capabilities()
+        parts = images.Parts.of(memory=memory, filesystem=capabilities.filesystem_part)
         subject = capture.Subject(bundle, self._known(instance)[1], self._driver(instance))
         try:
             async with asyncio.timeout(self._config.capture_timeout_s):
-                timings_ms = await capture.capture(
-                    subject, into, self._clock, filesystem_part=capabilities.filesystem_part
-                )
+                timings_ms = await capture.capture(subject, into, self._clock, parts)
         except TimeoutError as error:
             raise EngineError(
                 f"cannot checkpoint {instance}: not done in {self._config.capture_timeout_s} s"
@@ -140,8 +139,8 @@ class GVisorEngine:
         self._config.on_event("checkpoint")
         return Checkpoint(
             directory=into,
-            memory_files=images.MEMORY_FILES,
-            filesystem_file=images.FILESYSTEM_FILE if capabilities.filesystem_part else None,
+            memory_files=parts.memory_files,
+            filesystem_file=parts.filesystem_file,
             requirements=images.requirements_of(capabilities, record.shape, self._read_spec(bundle)),
             timings_ms=timings_ms,
         )

@@ -8,6 +8,7 @@ spec, on a host with every CPU flag of the saving one. All of that is written do
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,28 @@ STATE_FILE = "checkpoint.img"
 MEMORY_FILES = (STATE_FILE, "pages_meta.img", "pages.img")  # in the order in which the control socket takes them
 FILESYSTEM_FILE = "filesystem.tar"
 IMAGE_FORMAT = "runsc-split-1"  # uncompressed, state and pages apart
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What one checkpoint is to write."""
+
+    memory_files: tuple[str, ...]
+    filesystem_file: str | None
+
+    @classmethod
+    def of(cls, *, memory: bool, filesystem: bool) -> Parts:
+        """``filesystem``: whether the build has that part. Raises: Unsupported if nothing is left to write."""
+        if not memory and not filesystem:
+            raise Unsupported(
+                "cannot capture the filesystem alone: this build has no such part", lacks="filesystem_part"
+            )
+        return cls(MEMORY_FILES if memory else (), FILESYSTEM_FILE if filesystem else None)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All names."""
+        return self.memory_files if self.filesystem_file is None else (*self.memory_files, self.filesystem_file)
 
 
 def requirements_of(capabilities: EngineCapabilities, shape: InstanceShape, spec: Mapping[str, Any]) -> dict[str, Any]:
