@@ -83,7 +83,7 @@ class Outlet:
         self._room.set()
 
     async def read(self) -> tuple[Output, ...]:
-        """The pieces that wait, neighbours of one stream joined; empty once the burst has ended."""
+        """The pieces that wait; empty once the burst has ended."""
         while not self._pieces and not self._ended:
             self._news.clear()
             await self._news.wait()
@@ -91,7 +91,12 @@ class Outlet:
         self._pieces.clear()
         self._waiting_bytes = 0
         self._room.set()
-        return joined(pieces)
+        return pieces
+
+    @property
+    def drained(self) -> bool:
+        """True if the burst has ended and nothing waits."""
+        return self._ended and not self._pieces
 
 
 def joined(pieces: tuple[Output, ...]) -> tuple[Output, ...]:

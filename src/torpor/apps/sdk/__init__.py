@@ -1,0 +1,19 @@
+"""The Python client: ``torpor.Client`` and ``torpor.AsyncClient``. Needs httpx and nothing of the server."""
+
+from torpor.apps.sdk.aio import AsyncClient, AsyncFiles, AsyncSession
+from torpor.apps.sdk.results import CodeError, Result, Resumed, SessionInfo, Token
+from torpor.apps.sdk.sync import Client, Files, Session
+
+__all__ = [
+    "AsyncClient",
+    "AsyncFiles",
+    "AsyncSession",
+    "Client",
+    "CodeError",
+    "Files",
+    "Result",
+    "Resumed",
+    "Session",
+    "SessionInfo",
+    "Token",
+]

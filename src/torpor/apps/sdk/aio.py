@@ -1,0 +1,244 @@
+"""The client that is awaited: ``sync`` with another transport, word for word the same requests and results."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import httpx
+
+from torpor.apps.sdk import answers, calls
+from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
+from torpor.apps.sdk.options import CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
+from torpor.apps.sdk.results import Gathering, Result, SessionInfo, Token
+from torpor.apps.sdk.sync import pieces_of
+
+JSON = dict[str, Any]
+
+
+class AsyncTransport:
+    """``sync.Transport``, awaited. Belongs to one event loop."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._http = httpx.AsyncClient(
+            base_url=access.url,
+            headers=access.headers(),
+            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._http.aclose()
+
+    async def json(self, call: calls.Call, data: AsyncIterable[bytes] | None = None) -> JSON:
+        """See ``sync.Transport``."""
+        async with self._failures():
+            said = await self._http.request(
+                call.method,
+                call.path,
+                params=call.query,
+                headers=call.sent_headers(),
+                content=call.content() if data is None else data,
+            )
+        return answers.json_of(self._access.url, said.status_code, said.content)
+
+    async def burst(self, call: calls.Call, on_piece: Callable[[str, bytes | JSON], object]) -> JSON:
+        """See ``sync.Transport``. What ``on_piece`` returns is awaited, if it can be."""
+        reader = answers.BurstReader(self._access.url)
+        async with self._streamed(call) as said:
+            async for data in said.aiter_raw():
+                for stream, piece in reader.feed(data):
+                    told = on_piece(stream, piece)
+                    if inspect.isawaitable(told):
+                        await told
+        return reader.outcome()
+
+    @asynccontextmanager
+    async def read(self, call: calls.Call) -> AsyncIterator[AsyncIterator[bytes]]:
+        """See ``sync.Transport``."""
+        async with self._streamed(call) as said:
+            yield said.aiter_raw()
+
+    @asynccontextmanager
+    async def _streamed(self, call: calls.Call) -> AsyncIterator[httpx.Response]:
+        async with (
+            self._failures(),
+            self._http.stream(
+                call.method, call.path, params=call.query, headers=call.sent_headers(), content=call.content()
+            ) as said,
+        ):
+            if not said.is_success:
+                answers.json_of(self._access.url, said.status_code, await said.aread())
+            yield said
+
+    @asynccontextmanager
+    async def _failures(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise answers.unreachable(self._access.url, error, home=self._access.home) from error
+        except httpx.TransportError as error:
+            raise answers.broken(self._access.url, error) from error
+
+
+class AsyncClient:
+    """``Client``, awaited. Its sessions are made with ``await``: ``async with await client.session("x") as s``."""
+
+    def __init__(self, url: str | None = None, key: str | None = None, *, home: str | None = None) -> None:
+        self._transport = AsyncTransport(Access.find(url, key, home=home))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """See ``Client``."""
+        await self._transport.close()
+
+    async def session(
+        self, name: str | None = None, *, ephemeral: bool = False, **options: Unpack[CreateOptions]
+    ) -> AsyncSession:
+        """See ``Client``."""
+        request = {"name": name, "get_or_create": name is not None, **options}
+        said = await self._transport.json(calls.create(request, idempotency_key=secrets.token_hex(16)))
+        return AsyncSession(self._transport, said, ephemeral=ephemeral)
+
+    async def attach(self, ref: str) -> AsyncSession:
+        """See ``Client``."""
+        return AsyncSession(self._transport, await self._transport.json(calls.get(ref)))
+
+    async def sessions(self) -> AsyncIterator[SessionInfo]:
+        """See ``Client``."""
+        cursor: str | None = None
+        while True:
+            page = await self._transport.json(calls.sessions(cursor))
+            for said in page["sessions"]:
+                yield SessionInfo.of(said)
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+    async def templates(self) -> list[JSON]:
+        """See ``Client``."""
+        found: list[JSON] = (await self._transport.json(calls.templates()))["templates"]
+        return found
+
+    async def health(self) -> JSON:
+        """See ``Client``."""
+        return await self._transport.json(calls.health())
+
+
+class AsyncSession:
+    """``Session``, awaited. Listeners may be functions or coroutine functions."""
+
+    def __init__(self, transport: AsyncTransport, said: JSON, *, ephemeral: bool = False) -> None:
+        self._transport = transport
+        self._ephemeral = ephemeral
+        self.info = SessionInfo.of(said)
+        self.id = self.info.id
+        self.files = AsyncFiles(transport, self.id)
+
+    def __repr__(self) -> str:
+        return f"<torpor session {self.info.name or self.id}: {self.info.status}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._ephemeral:
+            await self.delete()
+
+    def code(self, source: str, **options: Unpack[CodeOptions]) -> Awaitable[Result]:
+        """See ``Session``."""
+        return self._burst(calls.code, source, options)
+
+    def sh(self, command: str, **options: Unpack[ShellOptions]) -> Awaitable[Result]:
+        """See ``Session``."""
+        return self._burst(calls.shell, command, options)
+
+    def exec(self, argv: Sequence[str], **options: Unpack[ExecOptions]) -> Awaitable[Result]:
+        """See ``Session``."""
+        return self._burst(calls.execute, argv, options)
+
+    async def interrupt(self, *, context: str = "default") -> None:
+        """See ``Session``."""
+        await self._transport.json(calls.interrupt(self.id, context=context))
+
+    async def pause(self, *, wait: str | None = "disk") -> SessionInfo:
+        """See ``Session``."""
+        return await self._seen(calls.pause(self.id, wait=wait))
+
+    async def resume(self, *, allow_older: bool = False) -> SessionInfo:
+        """See ``Session``."""
+        return await self._seen(calls.resume(self.id, allow_older=allow_older))
+
+    async def refresh(self) -> SessionInfo:
+        """See ``Session``."""
+        return await self._seen(calls.get(self.id))
+
+    async def delete(self) -> None:
+        """See ``Session``."""
+        await self._seen(calls.delete(self.id))
+
+    async def token(self, *, ttl_s: float | None = None) -> Token:
+        """See ``Session``."""
+        return Token.of(await self._transport.json(calls.token(self.id, ttl_s=ttl_s)))
+
+    async def _seen(self, call: calls.Call) -> SessionInfo:
+        self.info = SessionInfo.of(await self._transport.json(call))
+        return self.info
+
+    async def _burst(self, make: Callable[..., calls.Call], what: object, options: Any) -> Result:  # noqa: ANN401 - checked by the callers
+        listeners, sent = split(options)
+        gathering = Gathering(listeners)
+        return gathering.result(await self._transport.burst(make(self.id, what, **sent), gathering.take))
+
+
+class AsyncFiles:
+    """``Files``, awaited."""
+
+    def __init__(self, transport: AsyncTransport, ref: str) -> None:
+        self._transport = transport
+        self._ref = ref
+
+    async def read(self, path: str) -> bytes:
+        """See ``Files``."""
+        async with self.stream(path) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    async def read_text(self, path: str) -> str:
+        """See ``Files``."""
+        return (await self.read(path)).decode()
+
+    def stream(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """See ``Files``."""
+        return self._transport.read(calls.read_file(self._ref, path))
+
+    async def write(
+        self, path: str, data: bytes | str | Iterable[bytes] | AsyncIterable[bytes], *, mode: int = 0o644
+    ) -> int:
+        """See ``Files``."""
+        said = await self._transport.json(calls.write_file(self._ref, path, mode=mode), _pieces(data))
+        size_bytes: int = said["size_bytes"]
+        return size_bytes
+
+
+async def _pieces(data: bytes | str | Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    if isinstance(data, AsyncIterable):
+        async for piece in data:
+            yield piece
+    else:
+        for piece in pieces_of(data):
+            yield piece

@@ -1,0 +1,156 @@
+"""What the clients ask, as values: one function for each request of the HTTP API. Pure, so both clients share it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from torpor.apps.sdk.frames import MEDIA_TYPE
+from torpor.domain.errors import InvalidArgument, NotFound
+
+BODY_BYTES_MAX = 64 * 1024 * 1024  # the server's limit, checked here so that a large body is not sent in vain
+
+JSON = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. ``body`` is sent as JSON; files are streamed beside it."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: JSON | None = None
+
+    def content(self) -> bytes | None:
+        """The body's bytes. Raises: InvalidArgument above what a server takes, or for what is not JSON."""
+        if self.body is None:
+            return None
+        try:
+            data = json.dumps(self.body, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"cannot send the request: {error}", field="body") from error
+        if len(data) > BODY_BYTES_MAX:
+            raise InvalidArgument(
+                f"cannot send {len(data) >> 20} MiB: a request holds at most {BODY_BYTES_MAX >> 20} MiB; "
+                "copy the data into the session with `torpor cp` and read it from there",
+                field="body",
+                limit_bytes=BODY_BYTES_MAX,
+            )
+        return data
+
+    def sent_headers(self) -> dict[str, str]:
+        """The request's own headers."""
+        typed = {"content-type": "application/json"} if self.body is not None else {}
+        return {**typed, **self.headers}
+
+
+def health() -> Call:
+    """Whether the server is up."""
+    return Call("GET", "/v1/health")
+
+
+def engine() -> Call:
+    """The engine in use."""
+    return Call("GET", "/v1/engine")
+
+
+def templates() -> Call:
+    """What sessions can be made of."""
+    return Call("GET", "/v1/templates")
+
+
+def store_check() -> Call:
+    """Read and authenticate the whole store."""
+    return Call("POST", "/v1/store/check")
+
+
+def create(request: Mapping[str, Any], *, idempotency_key: str | None = None) -> Call:
+    """A new session; the fields of ``CreateBody``. Those that are None are left to the server's defaults."""
+    return Call("POST", "/v1/sessions", headers=_keyed(idempotency_key), body=_given(request))
+
+
+def sessions(cursor: str | None = None, *, limit: int = 100) -> Call:
+    """A page of sessions, newest first."""
+    query = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
+    return Call("GET", "/v1/sessions", query)
+
+
+def get(ref: str) -> Call:
+    """One session."""
+    return Call("GET", of(ref))
+
+
+def delete(ref: str) -> Call:
+    """Delete a session and destroy its key."""
+    return Call("DELETE", of(ref))
+
+
+def pause(ref: str, *, wait: str | None = "disk", idempotency_key: str | None = None) -> Call:
+    """Put a session away; ``wait``: return once it is that durable."""
+    return Call("POST", f"{of(ref)}/pause", headers=_keyed(idempotency_key), body={"wait": wait})
+
+
+def resume(ref: str, *, allow_older: bool = False) -> Call:
+    """Bring a session back."""
+    return Call("POST", f"{of(ref)}/resume", body={"allow_older": allow_older})
+
+
+def interrupt(ref: str, *, context: str = "default") -> Call:
+    """KeyboardInterrupt in a context's running burst."""
+    return Call("POST", f"{of(ref)}/interrupt", body={"context": context})
+
+
+def token(ref: str, *, ttl_s: float | None = None) -> Call:
+    """A token that may use one session only."""
+    return Call("POST", f"{of(ref)}/tokens", body=_given({"ttl_s": ttl_s}))
+
+
+def code(ref: str, source: str, **options: Any) -> Call:  # noqa: ANN401 - the fields of CodeBody
+    """Run Python; answered as frames."""
+    return _burst(ref, "code", {"source": source, **options})
+
+
+def shell(ref: str, command: str, **options: Any) -> Call:  # noqa: ANN401 - the fields of ShellBody
+    """Run a command in a persistent shell; answered as frames."""
+    return _burst(ref, "shell", {"command": command, **options})
+
+
+def execute(ref: str, argv: Iterable[str], *, stdin: bytes = b"", **options: Any) -> Call:  # noqa: ANN401 - of ExecBody
+    """Run a process; answered as frames."""
+    given = {"argv": list(argv), **options}
+    return _burst(ref, "exec", given | ({"stdin_base64": base64.b64encode(stdin).decode()} if stdin else {}))
+
+
+def read_file(ref: str, path: str) -> Call:
+    """A file's bytes."""
+    return Call("GET", f"{of(ref)}/files", {"path": path})
+
+
+def write_file(ref: str, path: str, *, mode: int = 0o644) -> Call:
+    """A whole file; its bytes go beside the call."""
+    return Call("PUT", f"{of(ref)}/files", {"path": path, "mode": f"{mode:o}"})
+
+
+def of(ref: str) -> str:
+    """A session's path. Raises: NotFound for what no session can be called."""
+    if not ref or ref in {".", ".."} or "/" in ref:
+        raise NotFound(f"cannot find a session {ref!r}; `torpor ls` shows yours", session=ref)
+    return f"/v1/sessions/{quote(ref, safe='')}"
+
+
+def _burst(ref: str, kind: str, body: Mapping[str, Any]) -> Call:
+    return Call("POST", f"{of(ref)}/{kind}", headers={"accept": MEDIA_TYPE}, body=_given(body))
+
+
+def _keyed(idempotency_key: str | None) -> dict[str, str]:
+    return {} if idempotency_key is None else {"idempotency-key": idempotency_key}
+
+
+def _given(request: Mapping[str, Any]) -> JSON:
+    return {name: value for name, value in request.items() if value is not None}

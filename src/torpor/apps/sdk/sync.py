@@ -1,0 +1,251 @@
+"""The client that waits. ``aio`` is the same with ``await``; what both say and hear is in ``calls`` and ``answers``."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import httpx
+
+from torpor.apps.sdk import answers, calls
+from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
+from torpor.apps.sdk.options import CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
+from torpor.apps.sdk.results import Gathering, Result, SessionInfo, Token
+
+JSON = dict[str, Any]
+PIECE_BYTES = 256 * 1024
+
+
+class Transport:
+    """Calls over one pool of connections. May be used by several threads. Answers are JSON; failures are our errors."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        # trust_env: a proxy from the environment must not see this machine's traffic, nor answer for our server.
+        self._http = httpx.Client(
+            base_url=access.url,
+            headers=access.headers(),
+            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._http.close()
+
+    def json(self, call: calls.Call, data: Iterable[bytes] | None = None) -> JSON:
+        """The answer. ``data``: the body, streamed, instead of the call's own."""
+        with self._failures():
+            said = self._http.request(
+                call.method,
+                call.path,
+                params=call.query,
+                headers=call.sent_headers(),
+                content=call.content() if data is None else data,
+            )
+        return answers.json_of(self._access.url, said.status_code, said.content)
+
+    def burst(self, call: calls.Call, on_piece: Callable[[str, bytes | JSON], object]) -> JSON:
+        """How it ended; its output goes to ``on_piece`` while it comes."""
+        reader = answers.BurstReader(self._access.url)
+        with self._streamed(call) as said:
+            for data in said.iter_raw():
+                for stream, piece in reader.feed(data):
+                    on_piece(stream, piece)
+        return reader.outcome()
+
+    @contextmanager
+    def read(self, call: calls.Call) -> Iterator[tuple[Iterator[bytes], bool]]:
+        """A body, streamed, and whether the session had to be woken for it."""
+        with self._streamed(call) as said:
+            yield said.iter_raw(), said.headers.get("torpor-woken") == "true"
+
+    @contextmanager
+    def _streamed(self, call: calls.Call) -> Iterator[httpx.Response]:
+        with (
+            self._failures(),
+            self._http.stream(
+                call.method, call.path, params=call.query, headers=call.sent_headers(), content=call.content()
+            ) as said,
+        ):
+            if not said.is_success:
+                answers.json_of(self._access.url, said.status_code, said.read())
+            yield said
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise answers.unreachable(self._access.url, error, home=self._access.home) from error
+        except httpx.TransportError as error:
+            raise answers.broken(self._access.url, error) from error
+
+
+class Client:
+    """One server. With nothing given, the one that ``torpor`` on this machine would talk to, with its key.
+
+    Raises: Unauthenticated if no key is found; InvalidArgument for an address that is none.
+    """
+
+    def __init__(self, url: str | None = None, key: str | None = None, *, home: str | None = None) -> None:
+        self._transport = Transport(Access.find(url, key, home=home))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; sessions stay as they are. Idempotent."""
+        self._transport.close()
+
+    def session(self, name: str | None = None, *, ephemeral: bool = False, **options: Unpack[CreateOptions]) -> Session:
+        """The session of that name, made if there is none; a new one without a name.
+
+        As a context manager it is kept, unless ``ephemeral``: then it is deleted at the end of the block.
+        Raises: Conflict if it exists and is of another template than the one given.
+        """
+        request = {"name": name, "get_or_create": name is not None, **options}
+        said = self._transport.json(calls.create(request, idempotency_key=secrets.token_hex(16)))
+        return Session(self._transport, said, ephemeral=ephemeral)
+
+    def attach(self, ref: str) -> Session:
+        """The session of that id or name. Raises: NotFound."""
+        return Session(self._transport, self._transport.json(calls.get(ref)))
+
+    def sessions(self) -> Iterator[SessionInfo]:
+        """All sessions, newest first."""
+        cursor: str | None = None
+        while True:
+            page = self._transport.json(calls.sessions(cursor))
+            yield from map(SessionInfo.of, page["sessions"])
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+    def templates(self) -> list[JSON]:
+        """What sessions can be made of."""
+        found: list[JSON] = self._transport.json(calls.templates())["templates"]
+        return found
+
+    def health(self) -> JSON:
+        """What the server says of itself."""
+        return self._transport.json(calls.health())
+
+
+class Session:
+    """A session of a server. Every burst wakes it if it is paused; ``Result.resumed`` then says so."""
+
+    def __init__(self, transport: Transport, said: JSON, *, ephemeral: bool = False) -> None:
+        self._transport = transport
+        self._ephemeral = ephemeral
+        self.info = SessionInfo.of(said)
+        self.id = self.info.id
+        self.files = Files(transport, self.id)
+
+    def __repr__(self) -> str:
+        return f"<torpor session {self.info.name or self.id}: {self.info.status}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._ephemeral:
+            self.delete()
+
+    def code(self, source: str, **options: Unpack[CodeOptions]) -> Result:
+        """Run Python in a context that keeps its variables. What it raises is ``Result.error``."""
+        return self._burst(calls.code, source, options)
+
+    def sh(self, command: str, **options: Unpack[ShellOptions]) -> Result:
+        """Run a command in a shell that keeps its directory and variables."""
+        return self._burst(calls.shell, command, options)
+
+    def exec(self, argv: Sequence[str], **options: Unpack[ExecOptions]) -> Result:
+        """Run a process to its end, or start it with ``detach``."""
+        return self._burst(calls.execute, argv, options)
+
+    def interrupt(self, *, context: str = "default") -> None:
+        """KeyboardInterrupt in a context's running burst; nothing if it runs none."""
+        self._transport.json(calls.interrupt(self.id, context=context))
+
+    def pause(self, *, wait: str | None = "disk") -> SessionInfo:
+        """Put it away; returns once its snapshot is as safe as ``wait`` says, at once for None."""
+        return self._seen(calls.pause(self.id, wait=wait))
+
+    def resume(self, *, allow_older: bool = False) -> SessionInfo:
+        """Bring it back now; bursts and files do so on their own."""
+        return self._seen(calls.resume(self.id, allow_older=allow_older))
+
+    def refresh(self) -> SessionInfo:
+        """Ask what holds now; also kept as ``info``."""
+        return self._seen(calls.get(self.id))
+
+    def delete(self) -> None:
+        """Delete it and destroy its key: no byte of it can be read again."""
+        self._seen(calls.delete(self.id))
+
+    def token(self, *, ttl_s: float | None = None) -> Token:
+        """A key for somebody who may use this session only."""
+        return Token.of(self._transport.json(calls.token(self.id, ttl_s=ttl_s)))
+
+    def _seen(self, call: calls.Call) -> SessionInfo:
+        self.info = SessionInfo.of(self._transport.json(call))
+        return self.info
+
+    def _burst(self, make: Callable[..., calls.Call], what: object, options: Any) -> Result:  # noqa: ANN401 - checked by the callers
+        listeners, sent = split(options)
+        gathering = Gathering(listeners)
+        return gathering.result(self._transport.burst(make(self.id, what, **sent), gathering.take))
+
+
+class Files:
+    """A session's files."""
+
+    def __init__(self, transport: Transport, ref: str) -> None:
+        self._transport = transport
+        self._ref = ref
+
+    def read(self, path: str) -> bytes:
+        """A file's bytes. Raises: NotFound, InvalidArgument (a directory)."""
+        with self.stream(path) as pieces:
+            return b"".join(pieces)
+
+    def read_text(self, path: str) -> str:
+        """A file's text, UTF-8."""
+        return self.read(path).decode()
+
+    def stream(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        """A file's bytes, of any size, piece by piece."""
+        return self._streaming(path)
+
+    def write(self, path: str, data: bytes | str | Iterable[bytes], *, mode: int = 0o644) -> int:
+        """Write a whole file; parents are made, an old file is replaced at once or not at all. Its size in bytes."""
+        said = self._transport.json(calls.write_file(self._ref, path, mode=mode), pieces_of(data))
+        size_bytes: int = said["size_bytes"]
+        return size_bytes
+
+    @contextmanager
+    def _streaming(self, path: str) -> Iterator[Iterator[bytes]]:
+        with self._transport.read(calls.read_file(self._ref, path)) as (pieces, _):
+            yield pieces
+
+
+def pieces_of(data: bytes | str | Iterable[bytes]) -> Iterator[bytes]:
+    """As what is sent: pieces that fit into the sockets' buffers."""
+    if isinstance(data, str):
+        data = data.encode()
+    if not isinstance(data, bytes | bytearray | memoryview):
+        yield from data
+        return
+    for start in range(0, len(data), PIECE_BYTES):
+        yield bytes(data[start : start + PIECE_BYTES])
