@@ -10,20 +10,37 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Given = ParamSpec("Given")
+
+
+class _Inline(ThreadPoolExecutor):
+    """No threads: a job is done by the time it is submitted."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def submit(self, job: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
+        future: Future[Result] = Future()
+        try:
+            future.set_result(job(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - the future raises it, as with any executor
+            future.set_exception(error)
+        return future
 
 
 @asynccontextmanager
 async def worker_pool(count: int) -> AsyncIterator[ThreadPoolExecutor]:
-    """Threads for one operation. On exit no job runs any more, however the block was left.
+    """Threads for one operation; 0: none, each job runs where it is submitted, so that a simulation has one order.
 
+    On exit no job runs any more, however the block was left.
     A job may be writing into a file that the caller closes next, so leaving waits for the job, even when cancelled.
     Jobs are small (some 10 ms).
     """
-    pool = ThreadPoolExecutor(count, thread_name_prefix="torpor-store")
+    pool = ThreadPoolExecutor(count, thread_name_prefix="torpor-store") if count else _Inline()
     try:
         yield pool
     finally:

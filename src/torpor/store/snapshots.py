@@ -51,14 +51,15 @@ class SnapshotStore:
     """Sealed snapshots over an object store and a key store. Holds no state, thread or file between calls.
 
     Calls may run at once, also from other processes on the same stores; two writers of one subject race for its head
-    and one of them loses with StaleRevision. ``workers``: threads of one call. One call holds below 200 MB, whatever
-    the image's size. Every method may raise Unavailable: repeat the call.
+    and one of them loses with StaleRevision. ``workers``: threads of one call; 0: none, all on the event
+    loop, for simulations. One call holds below 200 MB, whatever the image's size. Every method may raise Unavailable:
+    repeat the call.
     """
 
     def __init__(
         self, objects: ObjectStore, keys: KeyStore, entropy: Entropy, clock: Clock, *, workers: int = 2
     ) -> None:
-        assert workers >= 1
+        assert workers >= 0
         self._outside = Outside(objects, keys, entropy, clock, workers)
 
     async def write(self, request: WriteRequest) -> StoredSnapshot:

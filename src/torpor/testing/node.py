@@ -1,7 +1,7 @@
 """A whole node over fakes: the real services and store, a fake engine with fake guests, memory for everything else.
 
 It can die and come back: ``FakeMachine`` is what outlives a server (instances, objects, keys, catalog), ``open_fake``
-is the server.
+is the server. ``assemble`` composes the services over any ports; the simulated world hands in ports that fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from torpor.adapters.guest.client import FramedDialer
 from torpor.adapters.keys.memory import MemoryKeys
 from torpor.adapters.objects.memory import MemoryObjects
 from torpor.domain.session import Limits
+from torpor.ports.catalog import Catalog
+from torpor.ports.clock import Clock
+from torpor.ports.engine import Engine
+from torpor.ports.entropy import Entropy
+from torpor.ports.keys import KeyStore
 from torpor.ports.objects import ObjectStore
+from torpor.ports.staging import Staging
 from torpor.services.capture import Capture
 from torpor.services.driver import Driver
 from torpor.services.golden import GoldenForge
@@ -76,6 +82,35 @@ class FakeMachine:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """Everything that a node's services are handed. ``store_workers``: 0 runs the store's work on the event loop."""
+
+    engine: Engine
+    objects: ObjectStore
+    keys: KeyStore
+    catalog: Catalog
+    staging: Staging
+    clock: Clock
+    entropy: Entropy
+    build: str
+    store_workers: int = 2
+    pool_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services of one node, composed."""
+
+    sessions: Sessions
+    templates: Templates
+    store: SnapshotStore
+    pool: Pool
+    runtimes: Runtimes
+    residents: Residents
+    reconciler: Reconciler
+
+
+@dataclass(frozen=True, slots=True)
 class FakeNode:
     """A running server over a machine, with what tests look into."""
 
@@ -87,41 +122,60 @@ class FakeNode:
     settled: Settled
 
 
+def assemble(outside: Outside, supervisor: Supervisor) -> Services:
+    """The services over ``outside``, as ``apps.node`` composes them. Nothing runs yet."""
+    clock, staging, catalog = outside.clock, outside.staging, outside.catalog
+    origin = (clock, outside.entropy)
+    store = SnapshotStore(outside.objects, outside.keys, outside.entropy, clock, workers=outside.store_workers)
+    dialer = FramedDialer(clock)
+    engines = Engines({outside.build: outside.engine}, outside.build)
+    runtimes, records = Runtimes(), Records(catalog, clock)
+    pool = Pool(supervisor, outside.entropy, size=outside.pool_size)
+    capture = Capture(store, staging, clock, outside.entropy)
+    residents = Residents(store, staging)
+    placement = Placement(store, engines, dialer, staging, (pool, residents), clock, supervisor)
+    driver = Driver(records, runtimes, placement, capture, store, supervisor, origin)
+    forge = GoldenForge(capture, dialer, staging, origin)
+    templates = Templates(catalog, outside.keys, forge, lambda _digest: Path("/"), (PROGRAM,), origin)
+    sessions = Sessions(catalog, outside.keys, records, runtimes, driver, templates, origin)
+    reconciler = Reconciler(catalog, records, runtimes, driver, store, engines, dialer)
+    return Services(sessions, templates, store, pool, runtimes, residents, reconciler)
+
+
+async def capture_template(services: Services, engine: Engine) -> None:
+    """Build the one template of a fake node, unless it is there."""
+    if not await services.templates.list():
+        rootfs = RootFilesystem(TEMPLATE, "d" * 64, Path("/"))
+        await services.templates.capture_golden(rootfs, engine, Limits(), _silent)
+
+
 @contextlib.asynccontextmanager
 async def open_fake(machine: FakeMachine, *, pool_size: int = 1) -> AsyncIterator[FakeNode]:
     """A server over ``machine``; leaving the block is a crash: nothing is paused, channels are let go."""
     clock = SystemClock()
     engine = FakeEngine({PROGRAM: FakeGuestProgram}, clock, host=machine.host)
-    store = SnapshotStore(machine.objects, machine.key_store(), machine.entropy, clock)
-    dialer, staging, origin = FramedDialer(clock), FolderStaging(), (clock, machine.entropy)
-    engines = Engines({(await engine.capabilities()).build: engine}, (await engine.capabilities()).build)
-    runtimes, records = Runtimes(), Records(machine.catalog, clock)
+    outside = Outside(
+        engine=engine,
+        objects=machine.objects,
+        keys=machine.key_store(),
+        catalog=machine.catalog,
+        staging=FolderStaging(),
+        clock=clock,
+        entropy=machine.entropy,
+        build=(await engine.capabilities()).build,
+        pool_size=pool_size,
+    )
     async with Supervisor() as supervisor:
-        pool = Pool(supervisor, machine.entropy, size=pool_size)
-        capture = Capture(store, staging, clock, machine.entropy)
-        residents = Residents(store, staging)
-        placement = Placement(store, engines, dialer, staging, (pool, residents), clock, supervisor)
-        driver = Driver(records, runtimes, placement, capture, store, supervisor, origin)
-        templates = Templates(
-            machine.catalog,
-            machine.key_store(),
-            GoldenForge(capture, dialer, staging, origin),
-            lambda _digest: Path("/"),
-            (PROGRAM,),
-            origin,
-        )
-        sessions = Sessions(machine.catalog, machine.key_store(), records, runtimes, driver, templates, origin)
-        reconciler = Reconciler(machine.catalog, records, runtimes, driver, store, engines, dialer)
-        settled = await reconciler.run()
-        if not await templates.list():
-            await templates.capture_golden(RootFilesystem(TEMPLATE, "d" * 64, Path("/")), engine, Limits(), _silent)
+        services = assemble(outside, supervisor)
+        settled = await services.reconciler.run()
+        await capture_template(services, engine)
         try:
-            yield FakeNode(sessions, templates, engine, store, pool, settled)
+            yield FakeNode(services.sessions, services.templates, engine, services.store, services.pool, settled)
         finally:
-            for live in runtimes.all_live():
+            for live in services.runtimes.all_live():
                 await live.guest.close()
             await supervisor.settle()
-            await residents.drop()
+            await services.residents.drop()
 
 
 async def _silent(_line: str) -> None:
