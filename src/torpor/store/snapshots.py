@@ -12,6 +12,7 @@ from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
 from torpor.ports.objects import ObjectStore
 from torpor.store.check import check_store
+from torpor.store.forking import ForkRequest, fork_snapshot
 from torpor.store.outside import Outside
 from torpor.store.reader import read_snapshot
 from torpor.store.removal import delete_snapshot, delete_subject
@@ -30,6 +31,7 @@ from torpor.store.writer import write_snapshot
 
 __all__ = [
     "CheckReport",
+    "ForkRequest",
     "Manifest",
     "PartSource",
     "Problem",
@@ -72,6 +74,17 @@ class SnapshotStore:
         NotFound for the subject's, the parent's or the template's key; Corrupt if parent or template is.
         """
         return await write_snapshot(self._outside, request)
+
+    async def fork(self, request: ForkRequest) -> StoredSnapshot:
+        """Store an existing snapshot under another subject, whose head then points to it; only a manifest is written.
+
+        On return the fork is durable and independent: its source, snapshot or subject, may be removed at any time.
+        Idempotent for one snapshot id and sequence, as ``write`` is; on any error the head is where it was.
+
+        Raises: InvalidArgument; StaleRevision if the head is at this sequence or later; NotFound and KeyDestroyed if
+        the source is gone or goes meanwhile, or for the subject's key; Corrupt if the source is; StorageFull.
+        """
+        return await fork_snapshot(self._outside, request)
 
     async def open(self, ref: SnapshotRef) -> Manifest:
         """The manifest that ``ref`` names: authentic, of that tenant, with that digest.
