@@ -15,6 +15,7 @@ from torpor.domain.lifecycle import (
     Deleted,
     Denied,
     Event,
+    Expire,
     Ignored,
     InstanceLost,
     OperationFailed,
@@ -68,7 +69,7 @@ class Step:
 
 KINDS = (
     Create, Pause, Pause, Snapshot, Resume, Wake, Delete, Started, Started, SnapshotStored, SnapshotStored,
-    OperationFailed, InstanceLost, Deleted, SetClocks, WarnExpiry, Release,
+    OperationFailed, InstanceLost, Deleted, SetClocks, WarnExpiry, Release, Expire,
 )  # fmt: skip
 STEPS = st.builds(
     Step,

@@ -11,6 +11,7 @@ from torpor.domain.ids import InstanceId
 from torpor.domain.lifecycle import (
     ALREADY,
     RULES,
+    RUN_DEADLINE,
     Accepted,
     Command,
     Create,
@@ -19,6 +20,7 @@ from torpor.domain.lifecycle import (
     Denied,
     Effect,
     Event,
+    Expire,
     Ignored,
     InstanceLost,
     OperationFailed,
@@ -74,6 +76,7 @@ def standing(status: Status, **changes: object) -> Session:
         running_since_s=60.0 if runs else None,
         instance=InstanceId("i" * 20) if runs else None,
         compute_s=7.0,
+        hard_deadline_at_s=99.0,
     )
     return replace(record, **changes)
 
@@ -321,3 +324,21 @@ def test_the_timeline_tells_each_transition_once_and_stays_short() -> None:
     for _ in range(40):
         paused = accepted(accepted(paused, Wake()), OperationFailed(paused.generation + 1, paused.operation + 1, "no"))
     assert len(paused.timeline) == lifecycle.TIMELINE_MAX
+
+
+def test_a_session_expires_only_if_a_clock_has_ended_at_that_very_moment() -> None:
+    record = standing(S.PAUSED_LOCAL, hard_deadline_at_s=200.0)
+    assert decide(record, Expire(), now_s=199.0) == Denied("cannot_expire_before_a_clock_has_ended")
+    gone = accepted(record, Expire(), now_s=200.0)
+    assert (gone.status, gone.timeline[-1].reason) == (S.DELETING, "hard_deadline")
+    extended = accepted(record, SetClocks(Policy(), hard_deadline_at_s=300.0), now_s=199.0)
+    assert isinstance(decide(extended, Expire(), now_s=200.0), Denied)
+
+
+def test_the_run_deadline_pauses_only_once_it_has_come() -> None:
+    record = standing(S.RUNNING, run_deadline_at_s=150.0, hard_deadline_at_s=None)
+    assert isinstance(decide(record, Pause(RUN_DEADLINE), now_s=149.0), Denied)
+    assert accepted(record, Pause(RUN_DEADLINE), now_s=150.0).status is S.PAUSING
+    kills = replace(record, policy=Policy(timeout_action=DeadlineAction.KILL))
+    assert isinstance(decide(kills, Pause(RUN_DEADLINE), now_s=150.0), Denied)
+    assert accepted(kills, Expire(), now_s=150.0).status is S.DELETING

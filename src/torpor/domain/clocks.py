@@ -41,6 +41,7 @@ class Due(StrEnum):
     WARNING = "warning"
 
 
+DELETES = frozenset({Due.HARD_DEADLINE, Due.RUN_DEADLINE_KILLS, Due.RETENTION})
 RUNS = frozenset({Status.RUNNING, Status.SNAPSHOTTING, Status.PAUSING})
 RESTS = PAUSED | {Status.LOST}
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from torpor.domain.clocks import RUNS, keep_time, set_clocks
+from torpor.domain.clocks import DELETES, RUNS, Due, due, keep_time, set_clocks
 from torpor.domain.ids import InstanceId
 from torpor.domain.session import (
     PAUSED,
@@ -61,14 +61,14 @@ class Create(Command):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Command):
-    """Snapshot and release. ``reason``: who wants it: ``asked``, ``idle`` or ``run deadline``."""
+    """Snapshot and release. ``reason``: who wants it; for ``RUN_DEADLINE`` it must have come."""
 
     reason: str = "asked"
 
 
 @dataclass(frozen=True, slots=True)
 class Release(Command):
-    """The pause of an ephemeral session: let its instance go; nothing of it is kept."""
+    """The pause of an ephemeral session: let its instance go; nothing of it is kept. ``reason`` as ``Pause``."""
 
     reason: str = "asked"
 
@@ -92,9 +92,12 @@ class Wake(Command):
 
 @dataclass(frozen=True, slots=True)
 class Delete(Command):
-    """Remove everything of the session. ``reason``: ``asked``, or the clock that ended."""
+    """Remove everything of the session."""
 
-    reason: str = "asked"
+
+@dataclass(frozen=True, slots=True)
+class Expire(Command):
+    """Remove it because a clock has ended. Refused unless one has, *now*: it may have been set anew meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,12 @@ RULES: tuple[Rule, ...] = (
     Rule(S.LOST, Resume, S.RESUMING, (E.RESTORE,)),
     # The instance died frozen, after its capture was committed: the loss was told first, and nothing is lost.
     Rule(S.LOST, SnapshotStored, None, (E.RELEASE,)),
-    *(Rule(source, Delete, S.DELETING, (E.ERASE,)) for source in S if source not in {S.DELETING, S.DELETED}),
+    *(
+        Rule(source, event, S.DELETING, (E.ERASE,))
+        for event in (Delete, Expire)
+        for source in S
+        if source not in {S.DELETING, S.DELETED}
+    ),
     Rule(S.DELETING, Deleted, S.DELETED),
     *(Rule(source, SetClocks, source) for source in S if source not in {S.DELETING, S.DELETED}),
     *(Rule(source, WarnExpiry, source) for source in (S.PAUSED_LOCAL, S.PAUSED_DURABLE, S.LOST)),
@@ -235,6 +243,8 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
         (S.CREATING, Wake),
         (S.DELETING, Delete),
         (S.DELETED, Delete),
+        (S.DELETING, Expire),
+        (S.DELETED, Expire),
         (S.DELETED, Deleted),
         # Reports of the last order that come again, or were overtaken by the loss of the instance.
         *((status, Started) for status in (S.RUNNING, S.LOST, *PAUSED)),
@@ -244,6 +254,8 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
 )
 
 _RULE_FOR = {(rule.source, rule.event): rule for rule in RULES}
+IDLE = "idle"
+RUN_DEADLINE = "run deadline"
 REASON_CHARACTERS_MAX = 200  # in the timeline; ``last_error`` has the whole
 
 
@@ -257,7 +269,7 @@ def decide(session: Session, event: Event, *, now_s: float) -> Accepted | Ignore
         if (session.status, type(event)) in ALREADY:
             return Ignored("already")
         return Denied(f"cannot_{_snake(type(event).__name__)}_while_{session.status.public}")
-    refusal = _refusal(session, event)
+    refusal = _refusal(session, event, now_s)
     if refusal is not None:
         return Denied(refusal)
     return Accepted(_advance(session, event, rule, now_s), rule.effects)
@@ -274,20 +286,24 @@ def _staleness(session: Session, report: Report) -> str | None:
     return None
 
 
-def _refusal(session: Session, event: Event) -> str | None:
-    if isinstance(event, Create) and session.operation:
-        return "cannot_create_twice"
+def _refusal(session: Session, event: Event, now_s: float) -> str | None:
+    """Why an event that the table knows is refused all the same; None if it is not."""
     is_ephemeral = session.persistence is Persistence.EPHEMERAL
-    if isinstance(event, Pause | Snapshot) and is_ephemeral:
-        return "cannot_snapshot_ephemeral_session"
-    if isinstance(event, Release) and not is_ephemeral:
-        return "cannot_release_session_that_is_kept"
-    if isinstance(event, Resume) and session.status is S.LOST:
-        if session.snapshot is None:
-            return "cannot_resume_without_snapshot"
-        if not event.allow_older:
-            return "cannot_resume_lost_session_unless_older_state_is_allowed"
-    return None
+    ended = due(session, now_s)
+    lacks = isinstance(event, Resume) and session.status is S.LOST
+    refusals = {
+        "cannot_create_twice": isinstance(event, Create) and session.operation > 0,
+        "cannot_expire_before_a_clock_has_ended": isinstance(event, Expire) and ended not in DELETES,
+        "cannot_pause_before_the_run_deadline": isinstance(event, Pause | Release)
+        and event.reason == RUN_DEADLINE
+        and ended is not Due.RUN_DEADLINE_PAUSES,
+        "cannot_snapshot_ephemeral_session": isinstance(event, Pause | Snapshot) and is_ephemeral,
+        "cannot_release_session_that_is_kept": isinstance(event, Release) and not is_ephemeral,
+        "cannot_resume_without_snapshot": lacks and session.snapshot is None,
+        "cannot_resume_lost_session_unless_older_state_is_allowed": lacks
+        and not (isinstance(event, Resume) and event.allow_older),
+    }
+    return next((reason for reason, holds in refusals.items() if holds), None)
 
 
 def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Session:
@@ -308,8 +324,8 @@ def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Sessio
     if isinstance(event, SetClocks):
         hard_deadline_at_s = event.hard_deadline_at_s
         return set_clocks(advanced, event.policy, hard_deadline_at_s, restart=event.restart, now_s=now_s)
-    reason = getattr(event, "reason", "")[:REASON_CHARACTERS_MAX]
-    moment = Moment(now_s, target, _snake(type(event).__name__), reason if reason != "asked" else "")
+    reason = _why(session, event, now_s)[:REASON_CHARACTERS_MAX]
+    moment = Moment(now_s, target, _snake(type(event).__name__), reason)
     advanced = replace(advanced, timeline=(*session.timeline, moment)[-TIMELINE_MAX:])
     return keep_time(_account(advanced, was=session.status, now_s=now_s), was=session.status, now_s=now_s)
 
@@ -355,6 +371,13 @@ def _absorb(session: Session, event: Event) -> Session:
             return replace(session, instance=None, last_error=None, last_error_code=None)
         case _:
             return session
+
+
+def _why(session: Session, event: Event, now_s: float) -> str:
+    if isinstance(event, Expire):
+        return due(session, now_s) or ""
+    reason: str = getattr(event, "reason", "")
+    return "" if reason == "asked" else reason
 
 
 def _account(session: Session, *, was: Status, now_s: float) -> Session:

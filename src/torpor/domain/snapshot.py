@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from torpor.domain.errors import InvalidArgument
 from torpor.domain.ids import SnapshotId, TenantId
@@ -115,19 +115,31 @@ class ChunkRef:
     plain_bytes: int
 
 
+class Extent(NamedTuple):
+    """Granules in a row of one chunk's plaintext. ``chunk_index``: into ``Manifest.chunks``."""
+
+    chunk_index: int
+    first_granule: int
+    granule_count: int
+
+    def size_bytes(self, chunk: ChunkRef, granule_bytes: int) -> int:
+        """Bytes of ``chunk``, which the index names, that it covers: the chunk's last granule may be a short one."""
+        return min(self.granule_count * granule_bytes, chunk.plain_bytes - self.first_granule * granule_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One file of a snapshot.
 
-    ``runs``: (zero granules, data granules), alternating from the start of the file. ``chunks``: indexes into
-    ``Manifest.chunks``; their plaintexts joined are the data granules joined (the last granule may be short).
+    ``runs``: (zero granules, data granules), alternating from the start of the file. ``extents``: what they cover,
+    joined, is the data granules joined (only the last may be short).
     """
 
     name: str
     size_bytes: int
     granule_bytes: int
     runs: tuple[tuple[int, int], ...]
-    chunks: tuple[int, ...]
+    extents: tuple[Extent, ...]
 
     @property
     def granule_count(self) -> int:
