@@ -75,6 +75,7 @@ class _Memory:
     hostname: str = "template"
     entropy: bytes = b"template"
     draws: int = 0
+    received_bytes: int = 0
 
 
 class FakeGuestProgram:
@@ -92,6 +93,16 @@ class FakeGuestProgram:
                 self._serve(message)
         out, self._out = bytes(self._out), bytearray()
         return out
+
+    @property
+    def parked(self) -> bool:
+        """Whether user code stands still."""
+        return self._memory.parked
+
+    @property
+    def hostname(self) -> str:
+        """The session's, once it was told; ``template`` before."""
+        return self._memory.hostname
 
     def dump(self) -> bytes:
         """The memory, a half-received frame included."""
@@ -166,6 +177,7 @@ class FakeGuestProgram:
     def _on_part(self, message: Message, request: _Open) -> None:
         if message.type is FrameType.DATA:
             request.body += message.payload or b""
+            self._memory.received_bytes += len(message.payload or b"")
             self._send(FrameType.ACK, message.id, {"total": len(request.body)})
         elif message.type is FrameType.END:
             request.complete = True
@@ -185,12 +197,13 @@ class FakeGuestProgram:
             "interrupt": self._interrupt,
             "execute": self._execute,
             "write": self._write,
+            "activity": lambda _id, _request: self._activity(_id),
             "cpu": lambda _id, _request: {"cpu_s": float(sum(self._memory.counts.values()))},
         }
         if operation == "read":
             self._read(frame_id, request)
         elif operation not in operations:
-            raise _Refusal("not_found", f"cannot serve {operation!r}: the fake guest does not know it")
+            raise _Refusal("unsupported", f"cannot serve {operation!r}: the fake guest does not know it")
         else:
             try:
                 self._answer(frame_id, FrameType.RESULT, operations[operation](frame_id, request))
@@ -246,6 +259,17 @@ class FakeGuestProgram:
                 return None
             case _:
                 raise ValueError(f"unknown statement {verb!r}")
+
+    def _activity(self, frame_id: int) -> dict[str, Any]:
+        """A second of processor time for each burst that ever ran; waiting ones are in flight."""
+        others = [other for other_id, other in self._memory.open.items() if other_id != frame_id]
+        return {
+            "cpu_s": float(sum(self._memory.counts.values())),
+            "stream_in_bytes": self._memory.received_bytes,
+            "stream_out_bytes": 0,
+            "bursts_count": sum(other.fields.get("op") in {"code", "shell"} for other in others),
+            "busiest": [],
+        }
 
     def _interrupt(self, _frame_id: int, request: _Open) -> dict[str, Any]:
         context = text(request.fields, "context")
