@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torpor_guest import AGENT_VERSION, files
+from torpor_guest.activity import Meter
 from torpor_guest.bursts import Body, Burst, Outcome, Stopwatch
 from torpor_guest.commands import Commands
 from torpor_guest.contexts import Contexts
@@ -41,6 +42,9 @@ from torpor_wire import (
 )
 
 BURSTS_MAX = 256
+BURSTS = frozenset(
+    {"code", "shell", "execute"}
+)  # what is work while it lasts; other requests are as busy as their bytes
 WARMUP_ID = 0
 FIRST_BURST = b"1 + 1\n"  # what a first burst imports and compiles belongs to the template as well
 Operation = Callable[[Burst], Outcome | dict[str, Any] | None]
@@ -66,6 +70,8 @@ class Agent:
         self._id_floor = 0
         self._orphans = 0
         self._warmup_failure: str | None = None
+        self._received_bytes = 0
+        self._meter = Meter(descendants_of=os.getpid() if settings.contained else None)
         self._queues = {"code": self._contexts.queue, "shell": self._shells.queue}
         self._operations: dict[str, Operation] = {
             "status": lambda _: self._status(),
@@ -77,7 +83,8 @@ class Agent:
             "signal": self._commands.send_signal,
             "read": lambda burst: {"size": files.read(burst)},
             "write": lambda burst: {"size": files.write(burst)},
-            "cpu": lambda _: {"cpu_s": self._cpu_s()},
+            "cpu": lambda _: {"cpu_s": self._meter.cpu_s()},
+            "activity": lambda _: self._activity(),
         }
 
     def run(self) -> None:
@@ -167,6 +174,7 @@ class Agent:
             "contexts": self._contexts.names,
             "generation": self._contract.generation,
             "id_floor": self._id_floor,
+            "operations": sorted(self._operations),
         }
 
     def _on_hello(self, fields: dict[str, Any]) -> None:
@@ -236,6 +244,7 @@ class Agent:
         if burst is None:
             return
         if message.type is FrameType.DATA and message.payload is not None:
+            self._received_bytes += len(message.payload)
             burst.body.add(message.payload)
         elif message.type is FrameType.END:
             burst.body.end()
@@ -249,11 +258,15 @@ class Agent:
         for burst in bursts:
             burst.body.fail(Refused("guest_error", f"cannot take the body: {why}"))
 
-    def _cpu_s(self) -> float:
-        """Living processes with their reaped children, and what we have reaped ourselves."""
-        rows = processes(descendants_of=os.getpid() if self._settings.contained else None)
-        own = os.times()
-        return sum(row.cpu_ticks for row in rows) / os.sysconf("SC_CLK_TCK") + own.children_user + own.children_system
+    def _activity(self) -> dict[str, Any]:
+        with self._lock:
+            bursts_count = sum(burst.fields["op"] in BURSTS for burst in self._bursts.values())
+        return {
+            **self._meter.sample(),
+            "stream_in_bytes": self._received_bytes,
+            "stream_out_bytes": self._outbox.streamed_bytes,
+            "bursts_count": bursts_count,
+        }
 
 
 def main(arguments: list[str]) -> int:

@@ -92,6 +92,7 @@ class Stream:
             return None
         piece, item.data, item.begun = bytes(item.data[:count]), item.data[count:], True
         self._window.sent(len(piece))
+        self._outbox.streamed_bytes += len(piece)
         self._buffered_bytes -= len(piece)
         if not item.data:
             self._items.popleft()
@@ -115,6 +116,7 @@ class Outbox:
 
     def __init__(self, connection: Connection, fd: int) -> None:
         self.changed = threading.Condition()
+        self.streamed_bytes = 0  # of all streams, ever
         self._connection = connection
         self._fd = fd
         self._control: deque[Frame] = deque()

@@ -37,6 +37,7 @@ class DataChannel(IntEnum):
     STDOUT = 1
     STDERR = 2
     DISPLAY = 3
+    EVENT = 4
 
 
 @dataclass(frozen=True, slots=True)

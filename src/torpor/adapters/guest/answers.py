@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from torpor.domain.errors import (
     Conflict,
@@ -15,9 +16,27 @@ from torpor.domain.errors import (
     TorporError,
     Unsupported,
 )
-from torpor.ports.guest import BurstResult, CodeError, GuestHello, Notice, QuiesceReport, ReadyReport
+from torpor.ports.guest import (
+    Activity,
+    BurstResult,
+    BusyProcess,
+    CodeError,
+    FileChange,
+    FileEvent,
+    FileInfo,
+    FileKind,
+    FilePage,
+    GuestHello,
+    LogEntry,
+    Notice,
+    ProcessInfo,
+    QuiesceReport,
+    ReadyReport,
+    StreamKind,
+)
 from torpor_wire import (
     BadMessage,
+    Message,
     flag,
     integer,
     mapping,
@@ -25,8 +44,10 @@ from torpor_wire import (
     optional_text,
     text,
     texts,
+    unpack,
 )
 
+Kind = TypeVar("Kind", bound=StrEnum)
 _ERRORS: Mapping[str, type[TorporError]] = {
     kind.code: kind for kind in (Conflict, InvalidArgument, NotFound, QuotaExceeded, StorageFull, Unsupported)
 }
@@ -48,7 +69,87 @@ def hello_from(fields: Mapping[str, Any]) -> GuestHello:
         python=text(fields, "python"),
         contexts=texts(fields, "contexts"),
         generation=integer(fields, "generation"),
+        operations=texts(fields, "operations") if "operations" in fields else (),
     )
+
+
+def event_from(message: Message) -> dict[str, Any]:
+    """An event among the DATA of a call. Raises: GuestError."""
+    try:
+        return unpack(message.payload)
+    except BadMessage as bad:
+        raise GuestError(f"cannot understand the guest: {bad}") from bad
+
+
+def activity_from(fields: Mapping[str, Any]) -> Activity:
+    """RESULT of activity."""
+    return Activity(
+        cpu_s=number(fields, "cpu_s"),
+        stream_in_bytes=integer(fields, "stream_in_bytes"),
+        stream_out_bytes=integer(fields, "stream_out_bytes"),
+        bursts_count=integer(fields, "bursts_count"),
+        busiest=tuple(
+            BusyProcess(integer(row, "pid"), text(row, "name"), number(row, "cpu_s"))
+            for row in _objects(fields, "busiest")
+        ),
+    )
+
+
+def process_from(fields: Mapping[str, Any]) -> ProcessInfo:
+    """RESULT of start, and each of ``processes``."""
+    return ProcessInfo(
+        pid=integer(fields, "pid"),
+        argv=texts(fields, "argv"),
+        user=text(fields, "user"),
+        terminal=flag(fields, "terminal"),
+        running=fields.get("exit_code") is None,
+        exit_code=_optional_integer(fields, "exit_code"),
+        started_at_s=number(fields, "started_at_s"),
+        sequence=integer(fields, "sequence"),
+        oldest_sequence=integer(fields, "oldest_sequence"),
+    )
+
+
+def processes_from(fields: Mapping[str, Any]) -> tuple[ProcessInfo, ...]:
+    """RESULT of processes."""
+    return tuple(process_from(row) for row in _objects(fields, "processes"))
+
+
+def log_entry_from(fields: Mapping[str, Any], stream: StreamKind, data: bytes) -> LogEntry:
+    """The head of a log entry, with its data."""
+    return LogEntry(
+        source=text(fields, "source"),
+        at_s=number(fields, "at_s"),
+        sequence=integer(fields, "sequence"),
+        stream=stream,
+        data=data,
+        lost_bytes=integer(fields, "lost_bytes"),
+    )
+
+
+def file_from(fields: Mapping[str, Any]) -> FileInfo:
+    """RESULT of stat, and each of a page."""
+    return FileInfo(
+        path=text(fields, "path"),
+        kind=_member(FileKind, fields, "kind"),
+        size_bytes=integer(fields, "size_bytes"),
+        mode=integer(fields, "mode"),
+        owner=text(fields, "owner"),
+        group=text(fields, "group"),
+        modified_at_s=number(fields, "modified_at_s"),
+        target=optional_text(fields, "target"),
+    )
+
+
+def page_from(fields: Mapping[str, Any]) -> FilePage:
+    """RESULT of list."""
+    return FilePage(tuple(file_from(row) for row in _objects(fields, "entries")), optional_text(fields, "next_after"))
+
+
+def file_event_from(fields: Mapping[str, Any]) -> FileEvent:
+    """An event of watch."""
+    dropped_count = integer(fields, "dropped_count")
+    return FileEvent(_member(FileChange, fields, "change"), text(fields, "path"), dropped_count)
 
 
 def burst_from(fields: Mapping[str, Any]) -> BurstResult:
@@ -112,3 +213,18 @@ def _integers(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
         raise BadMessage(f"field {name!r} is not an array of integers")
     return tuple(values)
+
+
+def _objects(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    values = fields.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise BadMessage(f"field {name!r} is not an array of objects")
+    return values
+
+
+def _member(kind: type[Kind], fields: Mapping[str, Any], name: str) -> Kind:
+    value = text(fields, name)
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise BadMessage(f"field {name!r} is {value!r}, none of {', '.join(kind)}") from error

@@ -52,6 +52,8 @@ class Call:
         self._link = link
         self._deliveries: deque[Arrival | TorporError] = deque()
         self._arrived = asyncio.Event()
+        self._credit = asyncio.Event()
+        self._error: TorporError | None = None
         self._received_bytes = 0
         self._ended = False
         self._consumed_bytes = 0
@@ -60,14 +62,18 @@ class Call:
     def deliver(self, arrival: Arrival) -> None:
         """Called by the reader."""
         self._deliveries.append(arrival)
-        self._ended = self._ended or arrival.message.type in FINAL
+        if arrival.message.type in FINAL:
+            self._ended = True
+            self._credit.set()
         self._arrived.set()
 
     def fail(self, error: TorporError) -> None:
         """Called by the reader: nothing more will come."""
         self._deliveries.append(error)
+        self._error = self._error or error
         self._ended = True
         self._arrived.set()
+        self._credit.set()
 
     def received(self, count: int) -> bool:
         """Count DATA that arrives; False if it is more than there was credit for."""
@@ -77,6 +83,23 @@ class Call:
     def wake(self) -> None:
         """There is new credit."""
         self._arrived.set()
+        self._credit.set()
+
+    @property
+    def ended(self) -> bool:
+        """Its last message has come, or it has failed."""
+        return self._ended
+
+    @property
+    def error(self) -> TorporError | None:
+        """What ended it, if it failed."""
+        return self._error
+
+    async def credit(self) -> None:
+        """Return when there is new credit or the call has ended; for those who send while another receives."""
+        if not self._ended:
+            self._credit.clear()
+            await self._credit.wait()
 
     def take(self) -> Arrival | None:
         """The next arrival if there is one. Raises: the error that ended the call."""
@@ -108,11 +131,11 @@ class Call:
             self._acknowledged_bytes = self._consumed_bytes
             self._link.send(FrameType.ACK, self.id, {"total": self._consumed_bytes})
 
-    def send_body(self, piece: bytes) -> None:
+    def send_body(self, piece: bytes | memoryview) -> None:
         """Queue body bytes; at most ``window.room_bytes``."""
         self.window.sent(len(piece))
-        for frame in cut(FrameType.DATA, self.id, piece):
-            self._link.queue(Frame(frame.type, frame.id, frame.payload))
+        for start in range(0, len(piece), PAYLOAD_BYTES_MAX):
+            self._link.queue(Frame(FrameType.DATA, self.id, bytes(piece[start : start + PAYLOAD_BYTES_MAX])))
 
     def end_body(self) -> None:
         """The body is complete."""
