@@ -105,6 +105,66 @@ async def test_a_clone_names_its_templates_chunks_and_needs_its_key_no_more(benc
     assert (report.clean, len(report.shredded), report.snapshot_count) == (True, 1, 2)
 
 
+async def cloned(bench, image, changed, **other):
+    """Stored as template, and the changed image as a clone's first snapshot; the template in memory."""
+    template = (await bench.write({"pages.img": image}, subject="template")).ref
+    held = await bench.resident(template)
+    return template, held, await bench.write({"pages.img": changed}, template=template, resident=held, **other)
+
+
+async def test_of_changed_chunks_only_the_changed_pages_are_stored(bench):
+    image = noise(8 << 20)
+    changed = bytearray(image)
+    for page in range(0, 2048, 50):
+        changed[page * PAGE : page * PAGE + 8] = b"changed!"
+    _, held, stored = await cloned(bench, image, bytes(changed))
+    assert 41 * PAGE < stored.new_bytes < 41 * PAGE + 10_000
+    assert await bench.read(stored.ref) == {"pages.img": changed}
+    assert await bench.read(stored.ref, resident=held) == {"pages.img": changed}
+    await bench.assert_clean()
+
+
+async def test_what_was_stored_of_a_changed_chunk_is_not_stored_again(bench):
+    image = noise(2 << 20)
+    template, held, first = await cloned(bench, image, image[: 1 << 20] + noise(PAGE, 2) + image[(1 << 20) + PAGE :])
+    changed = image[: 1 << 20] + noise(PAGE, 2) + image[(1 << 20) + PAGE : -PAGE] + noise(PAGE, 3)
+    second = await bench.write({"pages.img": changed}, sequence=2, parent=first.ref, template=template, resident=held)
+    assert (first.new_chunk_count, second.new_chunk_count) == (1, 1)
+    assert await bench.read(second.ref) == {"pages.img": changed}
+    await bench.assert_clean()
+
+
+async def test_a_chunk_of_which_little_is_held_stays_whole(bench):
+    image = noise(1 << 20)
+    changed = noise(1 << 20, 2) + image[: 4 * PAGE]
+    _, _, stored = await cloned(bench, image, changed)
+    (part,) = (await bench.store.open(stored.ref)).parts
+    assert all(extent.first_granule == 0 for extent in part.extents)
+    assert await bench.read(stored.ref) == {"pages.img": changed}
+    await bench.assert_clean()
+
+
+async def test_an_image_in_memory_that_is_no_relative_lends_nothing(bench):
+    image = noise(1 << 20)
+    stranger = await bench.resident((await bench.write({"pages.img": image}, subject="stranger")).ref)
+    stored = await bench.write({"pages.img": image[:-PAGE] + noise(PAGE, 2)}, resident=stranger)
+    assert (await bench.store.open(stored.ref)).header.lenders == ()
+    assert stored.new_bytes > 1 << 20
+    await bench.assert_clean()
+
+
+async def test_a_clone_of_single_pages_needs_the_packs_they_lie_in_and_nothing_else(bench, objects):
+    image = noise(1 << 20)
+    _, _, stored = await cloned(bench, image, image[: 100 * PAGE] + noise(PAGE, 2) + image[101 * PAGE :])
+    await bench.store.delete_subject("default", "template")
+    assert (await bench.read(stored.ref))["pages.img"][: 100 * PAGE] == image[: 100 * PAGE]
+    for key in await keys_of(objects, "v0/default/template/packs/"):
+        await objects.delete(key)
+    with pytest.raises(Corrupt):
+        await bench.read(stored.ref)
+    assert {problem.kind for problem in (await bench.store.check()).problems} == {ProblemKind.MISSING_PACK}
+
+
 async def test_sessions_of_different_tenants_share_no_chunk(bench, objects):
     image = noise(4 << 20)
     stored = [await bench.write({"pages.img": image}, tenant=tenant) for tenant in ("acme", "globex")]

@@ -29,6 +29,10 @@ PARENT = {
     "pages.img": random.Random(1).randbytes(9000) + bytes(8192) + b"text " * 2000,
     "upper.tar": random.Random(2).randbytes(1536),
 }
+PAGE = 4096
+TEMPLATE = {"pages.img": random.Random(4).randbytes(12 * PAGE)}
+CLONE = {"pages.img": TEMPLATE["pages.img"][: 5 * PAGE] + bytes(PAGE) + random.Random(5).randbytes(PAGE)
+         + TEMPLATE["pages.img"][7 * PAGE :]}  # fmt: skip
 CHILD = {**PARENT, "pages.img": PARENT["pages.img"] + random.Random(3).randbytes(100)}
 
 # Object, change, error of a read of the child, kinds of problem that check reports.
@@ -105,6 +109,19 @@ async def test_the_frozen_store_reads_as_it_was_written(tmp_path):
     await bench.assert_clean()
 
 
+async def test_a_frozen_clone_still_names_single_pages_of_its_template(tmp_path):
+    bench = thaw(tmp_path)
+    refs = {name: SnapshotRef.from_json(ref) for name, ref in VECTORS["snapshots"].items()}
+    assert await bench.read(refs["template"]) == TEMPLATE
+    assert await bench.read(refs["clone"]) == CLONE
+    assert await bench.read(refs["clone"], resident=await bench.resident(refs["template"])) == CLONE
+    manifest = await bench.store.open(refs["clone"])
+    (part,) = manifest.parts
+    assert (part.runs, part.extents) == (((0, 5), (1, 6)), ((1, 0, 5), (0, 0, 1), (1, 7, 5)))
+    assert [manifest.packs[chunk.pack].subject for chunk in manifest.chunks] == ["clone", "template"]
+    await bench.assert_clean()
+
+
 @pytest.mark.parametrize("vector", VECTORS.get("failures", []), ids=lambda vector: vector["name"])
 async def test_what_is_wrong_with_frozen_bytes_is_noticed(tmp_path, vector):
     bench = thaw(tmp_path)
@@ -145,7 +162,10 @@ async def freeze(folder):
     parent = (await bench.write(PARENT, meta={"note": "parent"}, **common)).ref
     parent_packs = {info.key async for info in bench.objects.list("v0/acme/session/packs/")}
     child = (await bench.write(CHILD, sequence=2, parent=parent, meta={"note": "child"}, **common)).ref
-    keys_now = [info.key async for info in bench.objects.list("")]
+    template = (await bench.write(TEMPLATE, subject="template", **common)).ref
+    held = await bench.resident(template)
+    clone = (await bench.write(CLONE, subject="clone", template=template, resident=held, **common)).ref
+    keys_now = [info.key async for info in bench.objects.list("v0/acme/session/")]
     packs = [key for key in keys_now if "/packs/" in key]
     objects = {
         "head": "v0/acme/session/head",
@@ -155,7 +175,12 @@ async def freeze(folder):
         "packs/child": next(key for key in packs if key not in parent_packs),
     }
     vectors = {
-        "snapshots": {"parent": parent.to_json(), "child": child.to_json()},
+        "snapshots": {
+            "parent": parent.to_json(),
+            "child": child.to_json(),
+            "template": template.to_json(),
+            "clone": clone.to_json(),
+        },
         "objects": objects,
         "cuts": {str(granule): cut_sizes(granule) for granule in (512, 4096)},
         "failures": [

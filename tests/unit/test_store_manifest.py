@@ -3,10 +3,11 @@ import dataclasses
 import pytest
 
 from torpor.domain.errors import Corrupt, InvalidArgument, Unsupported
-from torpor.domain.snapshot import ChunkRef, Lender, Manifest, ManifestHeader, PackRef, Part, SnapshotRef
+from torpor.domain.snapshot import ChunkRef, Extent, Lender, Manifest, ManifestHeader, PackRef, Part, SnapshotRef
 from torpor.store.format.manifest import decode_header, encode_manifest, open_manifest, split_manifest
 
 DATA_KEY = bytes(range(32))
+WHOLE = Extent(0, 0, 1)
 REF = SnapshotRef("acme", "parent", "zero", 6, "ab" * 32)
 
 
@@ -25,12 +26,12 @@ def manifest(**changes):
     fields = {
         "header": header,
         "parts": (
-            Part("pages.img", 4 * 4096, 4096, ((1, 2), (1, 0)), (0, 1)),
+            Part("pages.img", 5 * 4096, 4096, ((1, 3), (1, 0)), (WHOLE, Extent(1, 1, 1), Extent(1, 0, 1))),
             Part("empty.tar", 0, 512, (), ()),
         ),
         "chunks": (
             ChunkRef(b"k" * 32, b"d" * 32, 0, 32, 1000, 4096),
-            ChunkRef(b"K" * 32, b"D" * 32, 1, 32, 2000, 4096),
+            ChunkRef(b"K" * 32, b"D" * 32, 1, 32, 2000, 2 * 4096),
         ),
         "packs": (PackRef("acme", "session", "p" * 20), PackRef("acme", "parent", "q" * 20)),
         "parent": REF,
@@ -89,9 +90,16 @@ WRONG = {
     "a chunk that expands beyond its limit": {
         "chunks": (dataclasses.replace(CHUNK, plain_bytes=1 << 21), manifest().chunks[1])
     },
-    "an index that is not in the table": {"parts": (Part("a", 2 * 4096, 4096, ((0, 2),), (0, 5)),)},
-    "runs that do not fill the part": {"parts": (Part("a", 3 * 4096, 4096, ((0, 2),), (0, 1)),)},
-    "chunks that do not fill the runs": {"parts": (Part("a", 2 * 4096, 4096, ((0, 2),), (0,)),)},
+    "an index that is not in the table": {"parts": (Part("a", 2 * 4096, 4096, ((0, 2),), (WHOLE, Extent(5, 0, 1))),)},
+    "runs that do not fill the part": {"parts": (Part("a", 3 * 4096, 4096, ((0, 2),), (WHOLE, WHOLE)),)},
+    "chunks that do not fill the runs": {"parts": (Part("a", 2 * 4096, 4096, ((0, 2),), (WHOLE,)),)},
+    "an extent beyond the end of its chunk": {"parts": (Part("a", 2 * 4096, 4096, ((0, 2),), (Extent(0, 0, 2),)),)},
+    "an extent after the end of its chunk": {"parts": (Part("a", 4096, 4096, ((0, 1),), (Extent(0, 1, 1), WHOLE)),)},
+    "an extent of nothing": {"parts": (Part("a", 4096, 4096, ((0, 1),), (Extent(0, 0, 0), WHOLE)),)},
+    "a short granule before the last extent": {
+        "chunks": (dataclasses.replace(CHUNK, plain_bytes=4000), manifest().chunks[1]),
+        "parts": (Part("a", 4096 + 4000, 4096, ((0, 2),), (WHOLE, Extent(1, 0, 1))),),
+    },
     "two parts of one name": {"parts": (Part("a", 0, 4096, (), ()), Part("a", 0, 4096, (), ()))},
     "a part outside of the folder": {"parts": (Part("../a", 0, 4096, (), ()),)},
     "a lender that is not named": {"packs": (PackRef("acme", "session", "p" * 20), PackRef("x", "y", "q" * 20))},

@@ -17,7 +17,8 @@ from torpor.ports.engine import Checkpoint
 from torpor.ports.entropy import Entropy
 from torpor.ports.staging import Staging
 from torpor.services.live import Live
-from torpor.store.snapshots import PartSource, SnapshotRef, SnapshotStore, StoredSnapshot, WriteRequest
+from torpor.services.residents import Residents
+from torpor.store.snapshots import PartSource, Resident, SnapshotRef, SnapshotStore, StoredSnapshot, WriteRequest
 
 log = structlog.get_logger()
 
@@ -44,9 +45,17 @@ class GivenUpError(Exception):
 
 
 class Capture:
-    """Captures instances of this node."""
+    """Captures instances of this node. Pages that a template's image in ``residents`` holds are not stored again."""
 
-    def __init__(self, store: SnapshotStore, staging: Staging, clock: Clock, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore,
+        staging: Staging,
+        clock: Clock,
+        entropy: Entropy,
+        residents: Residents | None = None,
+    ) -> None:
+        self._residents = residents
         self._store = store
         self._staging = staging
         self._clock = clock
@@ -68,7 +77,8 @@ class Capture:
             timings["stop"] = self._ms_since(began_s)
             timings["checkpoint"] = timings["stop"] - timings["quiesce"]
             timings |= {f"engine_{step}": took for step, took in checkpoint.timings_ms.items()}
-            stored = await self._store_unless(self._request(order, checkpoint, instant_s), give_up)
+            request = self._request(order, checkpoint, instant_s, await self._resident(order))
+            stored = await self._store_unless(request, give_up)
         timings |= {f"store_{step}": took for step, took in stored.timings_ms.items()}
         timings["total"] = self._ms_since(began_s)
         timings["seal"] = timings["total"] - timings["stop"]
@@ -97,7 +107,14 @@ class Capture:
             raise GivenUpError
         return writing.result()
 
-    def _request(self, order: CaptureOrder, checkpoint: Checkpoint, instant_s: float) -> WriteRequest:
+    async def _resident(self, order: CaptureOrder) -> Resident | None:
+        if self._residents is None or order.template is None:
+            return None
+        return await self._residents.of(order.template)
+
+    def _request(
+        self, order: CaptureOrder, checkpoint: Checkpoint, instant_s: float, resident: Resident | None
+    ) -> WriteRequest:
         return WriteRequest(
             tenant=order.tenant,
             subject=order.subject,
@@ -114,6 +131,7 @@ class Capture:
                 "memory_files": list(checkpoint.memory_files),
                 "filesystem_file": checkpoint.filesystem_file,
             },
+            resident=resident,
         )
 
     def _ms_since(self, began_s: float) -> float:

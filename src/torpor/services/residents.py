@@ -1,4 +1,4 @@
-"""Golden images that lie open in this node's memory: creates restore from them, resumes copy from them.
+"""Golden images that lie open in this node's memory: creates restore from them, resumes copy, pauses compare.
 
 Template bytes are public, so this keeps nobody's secret; the price is their size in memory, counted in images.
 """
@@ -13,7 +13,7 @@ import structlog
 from torpor.domain.errors import TorporError
 from torpor.ports.staging import Staging
 from torpor.services.memory_part import memory_files
-from torpor.store.snapshots import Resident, SnapshotRef, SnapshotStore
+from torpor.store.snapshots import ReadOptions, Resident, SnapshotRef, SnapshotStore
 
 log = structlog.get_logger()
 
@@ -46,8 +46,8 @@ class Residents:
         manifest = await self._store.open(golden)
         folder = await self._folders.enter_async_context(self._staging.folder())
         parts = memory_files(manifest.meta)
-        await self._store.read(golden, folder, parts=parts)
-        return Resident(manifest, folder, parts)
+        await self._store.read(golden, folder, parts=parts, options=ReadOptions(manifest=manifest))
+        return await asyncio.to_thread(Resident.indexed, manifest, folder, parts)
 
     async def drop(self) -> None:
         """Give the memory back. No placement may be under way."""

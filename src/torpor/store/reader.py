@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torpor.domain.errors import Corrupt, NotFound, StorageFull, Unavailable
@@ -22,13 +22,13 @@ from torpor.store.outside import Outside
 from torpor.store.pipeline import for_each, run, worker_pool
 from torpor.store.placed_data import PlacedData
 from torpor.store.requests import ReadOptions, ReadReport
-from torpor.store.resident import ResidentChunks
+from torpor.store.resident import Held, ResidentChunks, read_held
 from torpor.store.timings import Stopwatch
 
 FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes; some 8 MiB of plaintext
 FETCH_GAP_BYTES_MAX = 32 * 1024  # read over smaller gaps rather than ask twice
 FETCH_COUNT_MAX = 4
-COPY_COUNT = 32  # resident chunks of one job
+COPY_BYTES = 4 * 1024 * 1024  # copied from a resident by one job
 BATCH_BYTES = 8 * 1024 * 1024
 VECTORS_MAX = 512  # below IOV_MAX
 
@@ -78,7 +78,7 @@ async def read_snapshot(
     watch = Stopwatch(outside.clock)
     with watch.phase("total"):
         with watch.phase("manifest"):
-            manifest = await outside.manifests.open(ref)
+            manifest = options.manifest or await outside.manifests.open(ref)
         names = [part.name for part in manifest.parts] if parts is None else list(dict.fromkeys(parts))
         wanted = [manifest.part(name) for name in names]
         with _targets(wanted, into, options.blank) as targets, ResidentChunks(options.resident) as held:
@@ -111,16 +111,31 @@ class _Reading:
         self._manifest = manifest
         self._watch = watch
         self._thread = threading.local()
-        self._places: dict[int, list[tuple[_Target, int]]] = {}
+        # By chunk: target, offset in its data, first byte of the chunk, bytes.
+        self._places: dict[int, list[tuple[_Target, int, int, int]]] = {}
+        self._copies: list[Copy] = []
+        held_at = {index: held.get(self._stored_at(index)) for index in _named_chunks(targets)}
         for target in targets:
-            offset_bytes = 0
-            for index in target.part.chunks:
-                self._places.setdefault(index, []).append((target, offset_bytes))
-                offset_bytes += manifest.chunks[index].plain_bytes
-        self._copies = [index for index in self._places if self._stored_at(index) in held]
-        self.chunk_count = len(self._places)
-        self.resident_chunk_count = len(self._copies)
+            self._plan(target, held_at)
+        self.chunk_count = len(held_at)
+        self.resident_chunk_count = sum(place is not None for place in held_at.values())
         self.bytes_read = 0
+
+    def _plan(self, target: _Target, held_at: Mapping[int, Held | None]) -> None:
+        """Note for every extent where it comes from; neighbours in a resident's file and in ours become one copy."""
+        offset_bytes, granule_bytes = 0, target.part.granule_bytes
+        copying = _Copies(target, self._copies)
+        for extent in target.part.extents:
+            size_bytes = extent.size_bytes(self._manifest.chunks[extent.chunk_index], granule_bytes)
+            first_byte = extent.first_granule * granule_bytes
+            place = held_at[extent.chunk_index]
+            if place is None:
+                piece = (target, offset_bytes, first_byte, size_bytes)
+                self._places.setdefault(extent.chunk_index, []).append(piece)
+            else:
+                copying.add(replace(place, offset_bytes=place.offset_bytes + first_byte), offset_bytes, size_bytes)
+            offset_bytes += size_bytes
+        copying.end()
 
     async def perform(self, pool: ThreadPoolExecutor) -> None:
         async def fetch_and_open(fetch: Fetch) -> None:
@@ -129,39 +144,36 @@ class _Reading:
             self.bytes_read += len(data)
             await run(pool, self._open, (fetch, data))
 
-        async def act(work: Fetch | tuple[int, ...]) -> None:
+        async def act(work: Fetch | tuple[Copy, ...]) -> None:
             if isinstance(work, Fetch):
                 await fetch_and_open(work)
             else:
                 await run(pool, self._copy, work)
 
-        fetches = plan_fetches(self._manifest, self._places.keys() - set(self._copies))
-        copies = [tuple(self._copies[at : at + COPY_COUNT]) for at in range(0, len(self._copies), COPY_COUNT)]
-        work: list[Fetch | tuple[int, ...]] = [*fetches, *copies]
+        work: list[Fetch | tuple[Copy, ...]] = [*plan_fetches(self._manifest, self._places), *_jobs(self._copies)]
         await for_each(work, act, limit=FETCH_COUNT_MAX)
 
     def _stored_at(self, index: int) -> tuple[PackRef, int]:
         chunk = self._manifest.chunks[index]
         return self._manifest.packs[chunk.pack], chunk.offset_bytes
 
-    def _copy(self, indexes: tuple[int, ...]) -> None:
+    def _copy(self, copies: tuple[Copy, ...]) -> None:
         with self._watch.phase("copy"):
-            batch = self._batch(sum(self._manifest.chunks[index].plain_bytes for index in indexes))
-            plaintexts: dict[int, memoryview] = {}
-            for index in indexes:
-                plain_bytes = self._manifest.chunks[index].plain_bytes
-                plaintexts[index], batch = batch[:plain_bytes], batch[plain_bytes:]
-                self._held.read_into(self._stored_at(index), plaintexts[index])
-            self._write(plaintexts)
+            batch = self._batch(sum(copy.size_bytes for copy in copies))
+            pieces: dict[_Target, list[tuple[int, memoryview]]] = {}
+            for copy in copies:
+                data, batch = batch[: copy.size_bytes], batch[copy.size_bytes :]
+                read_held(copy.held, data)
+                pieces.setdefault(copy.target, []).extend(copy.target.placed(data, copy.offset_bytes))
+            _write(pieces)
 
-    def _write(self, plaintexts: Mapping[int, memoryview]) -> None:
-        """Write chunks to all their places, neighbours together: a system call costs two fights for the interpreter."""
+    def _write_chunks(self, plaintexts: Mapping[int, memoryview]) -> None:
         pieces: dict[_Target, list[tuple[int, memoryview]]] = {}
         for index, plaintext in plaintexts.items():
-            for target, offset_bytes in self._places[index]:
-                pieces.setdefault(target, []).extend(target.placed(plaintext, offset_bytes))
-        for target, placed in pieces.items():
-            target.write(placed)
+            for target, offset_bytes, first_byte, size_bytes in self._places[index]:
+                data = plaintext[first_byte : first_byte + size_bytes]
+                pieces.setdefault(target, []).extend(target.placed(data, offset_bytes))
+        _write(pieces)
 
     def _batch(self, size_bytes: int) -> memoryview:
         """A buffer of this thread, at least so long; valid until the next call on it."""
@@ -181,13 +193,80 @@ class _Reading:
                 start = chunk.offset_bytes - fetch.offset_bytes
                 plaintexts[index], batch = batch[: chunk.plain_bytes], batch[chunk.plain_bytes :]
                 open_chunk_into(opener, view[start : start + chunk.sealed_bytes], plaintexts[index], chunk, fetch.pack)
-            self._write(plaintexts)
+            self._write_chunks(plaintexts)
 
     def _opener(self) -> Opener:
         opener: Opener | None = getattr(self._thread, "opener", None)
         if opener is None:
             opener = self._thread.opener = Opener()
         return opener
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``size_bytes`` of a resident's data, and the offset in the target's data where they go."""
+
+    held: Held
+    target: _Target
+    offset_bytes: int
+    size_bytes: int
+
+
+class _Copies:
+    """Joins copies into one target where both sides go on, and cuts them at what one job may copy."""
+
+    def __init__(self, target: _Target, into: list[Copy]) -> None:
+        self._target = target
+        self._into = into
+        self._held: Held | None = None
+        self._offset_bytes = 0
+        self._size_bytes = 0
+
+    def add(self, held: Held, offset_bytes: int, size_bytes: int) -> None:
+        """Copies come in the order of the target's data."""
+        last = self._held
+        goes_on = (
+            last is not None
+            and last.data is held.data
+            and last.offset_bytes + self._size_bytes == held.offset_bytes
+            and self._offset_bytes + self._size_bytes == offset_bytes
+            and self._size_bytes + size_bytes <= COPY_BYTES
+        )
+        if goes_on:
+            self._size_bytes += size_bytes
+            return
+        self.end()
+        self._held, self._offset_bytes, self._size_bytes = held, offset_bytes, size_bytes
+
+    def end(self) -> None:
+        """Hand over the last one."""
+        if self._held is not None:
+            self._into.append(Copy(self._held, self._target, self._offset_bytes, self._size_bytes))
+            self._held = None
+
+
+def _jobs(copies: Sequence[Copy]) -> Iterator[tuple[Copy, ...]]:
+    """Copies in order, in groups of up to COPY_BYTES."""
+    group: list[Copy] = []
+    size_bytes = 0
+    for copy in copies:
+        if group and size_bytes + copy.size_bytes > COPY_BYTES:
+            yield tuple(group)
+            group, size_bytes = [], 0
+        group.append(copy)
+        size_bytes += copy.size_bytes
+    if group:
+        yield tuple(group)
+
+
+def _named_chunks(targets: Sequence[_Target]) -> set[int]:
+    return {extent.chunk_index for target in targets for extent in target.part.extents}
+
+
+def _write(pieces: Mapping[_Target, list[tuple[int, memoryview]]]) -> None:
+    """Neighbours together: a system call costs two fights for the interpreter."""
+    for target, placed in pieces.items():
+        target.write(placed)
 
 
 async def fetch_range(outside: Outside, fetch: Fetch) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torpor.domain.errors import InvalidArgument
 from torpor.domain.ids import SnapshotId, TenantId
-from torpor.domain.snapshot import PART_COUNT_MAX, SEQUENCE_MAX, SnapshotRef, parse_key_part
+from torpor.domain.snapshot import PART_COUNT_MAX, SEQUENCE_MAX, Manifest, SnapshotRef, parse_key_part
 from torpor.store.format.manifest import encode_json
 from torpor.store.resident import Resident
 
@@ -30,7 +30,8 @@ class WriteRequest:
 
     ``wrapped_key``: the subject's data key as ``KeyStore.create`` returned it. ``parent``: an earlier snapshot of the
     same tenant; ``template``: the snapshot that the subject was cloned from, of any tenant that lent it. Chunks that
-    either names are not stored again. ``requirements`` and ``meta``: JSON objects, sealed.
+    either names are not stored again. ``requirements`` and ``meta``: JSON objects, sealed. ``resident``: the template
+    (or parent) in memory; of chunks that changed, the pages that it holds are not stored again either.
     """
 
     tenant: TenantId
@@ -45,6 +46,7 @@ class WriteRequest:
     meta: Mapping[str, Any]
     generation: int = 0
     region: str = ""
+    resident: Resident | None = field(default=None, repr=False)
 
     def validate(self) -> None:
         """Raises: InvalidArgument naming the field. Done before anything is read or written."""
@@ -93,11 +95,14 @@ class StoredSnapshot:
 class ReadOptions:
     """What makes a read quicker. ``resident``: a snapshot in memory; chunks that both have are copied from there.
 
+    ``manifest``: what ``open`` of the same reference returned, so that it is not opened again.
+
     ``blank``: parts whose files exist in the target folder and hold nothing but zeros; they are filled in place.
     """
 
     resident: Resident | None = None
     blank: frozenset[str] = frozenset()
+    manifest: Manifest | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

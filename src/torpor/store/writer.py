@@ -11,13 +11,14 @@ import os
 import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Self
 
 import blake3
 
 from torpor.domain.errors import InvalidArgument, TorporError, Unavailable
-from torpor.domain.snapshot import Lender, Manifest, ManifestHeader, Part, SnapshotRef
+from torpor.domain.snapshot import Extent, Lender, Manifest, ManifestHeader, Part, SnapshotRef
 from torpor.store.draft import Draft, HashedChunk, NewChunk
 from torpor.store.format.chunker import CUT_KEY_BYTES, Cutter, Piece
 from torpor.store.format.envelope import Sealer
@@ -26,6 +27,7 @@ from torpor.store.heads import stale
 from torpor.store.layout import manifest_key
 from torpor.store.outside import Outside
 from torpor.store.packer import Packer
+from torpor.store.page_index import HeldPages
 from torpor.store.pipeline import Stage, run, task_group, worker_pool
 from torpor.store.requests import PartSource, StoredSnapshot, WriteRequest
 from torpor.store.timings import Stopwatch
@@ -87,6 +89,8 @@ class _Attempt:
         self._cut_key = lineage[0].cut_key if lineage else outside.entropy.bytes(CUT_KEY_BYTES)
         self._packer = Packer(outside.objects, outside.entropy, tenant=request.tenant, subject=request.subject)
         self._manifest_key: str | None = None
+        headers = [manifest.header for manifest in lineage]
+        self._resident = request.resident if request.resident and request.resident.manifest.header in headers else None
         self.draft = Draft(lineage, outside.entropy)
         self.new_bytes = 0
 
@@ -118,16 +122,16 @@ class _Attempt:
                 await self._outside.objects.delete(key)
 
     async def _store_part(self, source: PartSource, pool: ThreadPoolExecutor, uploads: asyncio.TaskGroup) -> None:
-        hashing = Stage(pool, self._hash, depth=HASH_DEPTH)
         sealing = Stage(pool, self._seal, depth=SEAL_DEPTH)
-        indexes: list[int] = []
+        extents: list[Extent] = []
 
         async def take(hashed: Sequence[HashedChunk]) -> None:
-            fresh = self.draft.place(hashed, into=indexes)
+            fresh = self.draft.place(hashed, granule_bytes=source.granule_bytes, into=extents)
             for sealed in await sealing.push(fresh) if fresh else ():
                 await self._packer.add(sealed, draft=self.draft, group=uploads)
 
-        with _Windows(source) as windows:
+        with _Windows(source) as windows, self._held_pages(source) as held:
+            hashing = Stage(pool, partial(self._hash, held=held), depth=HASH_DEPTH)
             cutter = Cutter(self._cut_key, granule_bytes=source.granule_bytes)
             while windows.left:
                 for hashed in await hashing.push(await run(pool, self._cut, (windows, cutter))):
@@ -139,17 +143,30 @@ class _Attempt:
             async for sealed in sealing.drain():
                 await self._packer.add(sealed, draft=self.draft, group=uploads)
             self.draft.add_part(
-                Part(source.name, windows.size_bytes, source.granule_bytes, cutter.runs, tuple(indexes))
+                Part(source.name, windows.size_bytes, source.granule_bytes, cutter.runs, tuple(extents))
             )
+
+    def _held_pages(self, source: PartSource) -> AbstractContextManager[HeldPages | None]:
+        if self._resident is None:
+            return nullcontext()
+        return self._resident.held_pages(source.name, granule_bytes=source.granule_bytes)
 
     def _cut(self, item: tuple[_Windows, Cutter]) -> list[Piece]:
         windows, cutter = item
         with self._watch.phase("cut_hash"):
             return cutter.feed(windows.read())
 
-    def _hash(self, pieces: Sequence[Piece]) -> list[HashedChunk]:
+    def _hash(self, pieces: Sequence[Piece], *, held: HeldPages | None) -> list[HashedChunk]:
         with self._watch.phase("cut_hash"):
-            return [HashedChunk(blake3.blake3(piece).digest(), piece) for piece in pieces]
+            return [self._hashed(piece, held) for piece in pieces]
+
+    def _hashed(self, piece: Piece, held: HeldPages | None) -> HashedChunk:
+        """A chunk that the lineage does not know whole is split, if enough of its pages are held."""
+        digest = blake3.blake3(piece).digest()
+        split = None if held is None or self.draft.knows(digest) else held.split(piece)
+        if split is None:
+            return HashedChunk(digest, piece)
+        return HashedChunk(blake3.blake3(split.residue).digest(), split.residue, split)
 
     def _seal(self, chunks: Sequence[NewChunk]) -> list[tuple[NewChunk, bytes]]:
         with self._watch.phase("seal"):

@@ -14,7 +14,7 @@ from torpor.domain.ids import DEFAULT_TENANT, SnapshotId, TenantId
 from torpor.domain.snapshot import SnapshotRef
 from torpor.ports.keys import KeyStore, NewKey
 from torpor.ports.objects import ObjectStore
-from torpor.store.snapshots import PartSource, SnapshotStore, StoredSnapshot, WriteRequest
+from torpor.store.snapshots import PartSource, ReadOptions, Resident, SnapshotStore, StoredSnapshot, WriteRequest
 
 
 class StoreBench:
@@ -75,9 +75,15 @@ class StoreBench:
         """Store these bytes."""
         return await self.store.write(await self.request(parts, **other))
 
-    async def read(self, ref: SnapshotRef) -> dict[str, bytes]:
+    async def resident(self, ref: SnapshotRef) -> Resident:
+        """A snapshot held open in memory, all parts of it, with its pages indexed."""
+        manifest = await self.store.open(ref)
+        report = await self.store.read(ref, self.folder / f"resident-{ref.digest}")
+        return Resident.indexed(manifest, self.folder / f"resident-{ref.digest}", frozenset(report.files))
+
+    async def read(self, ref: SnapshotRef, *, resident: Resident | None = None) -> dict[str, bytes]:
         """All parts of a snapshot, by name."""
-        report = await self.store.read(ref, self.folder / "back")
+        report = await self.store.read(ref, self.folder / "back", options=ReadOptions(resident=resident))
         return {name: path.read_bytes() for name, path in report.files.items()}
 
     async def assert_clean(self) -> None:

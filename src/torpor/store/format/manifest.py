@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from torpor.domain.snapshot import (
     PACK_BYTES_MAX,
     PART_COUNT_MAX,
     ChunkRef,
+    Extent,
     Lender,
     Manifest,
     ManifestHeader,
@@ -49,7 +50,7 @@ _BODY_BYTES_AT = 16
 _COUNTS = struct.Struct("<II")
 _CHUNK = struct.Struct("<32s32sIIII")
 _RUN = struct.Struct("<II")
-_INDEX_BYTES = 4
+_EXTENT = struct.Struct("<III")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def _encode_body(manifest: Manifest) -> bytes:
                 "size_bytes": part.size_bytes,
                 "granule_bytes": part.granule_bytes,
                 "run_count": len(part.runs),
-                "chunk_count": len(part.chunks),
+                "extent_count": len(part.extents),
             }
             for part in manifest.parts
         ],
@@ -177,9 +178,8 @@ def _encode_body(manifest: Manifest) -> bytes:
         for chunk in manifest.chunks
     )
     for part in manifest.parts:
-        flat = itertools.chain.from_iterable(part.runs)
-        pieces.append(struct.pack(f"<{2 * len(part.runs)}I", *flat))
-        pieces.append(struct.pack(f"<{len(part.chunks)}I", *part.chunks))
+        numbers = [*itertools.chain.from_iterable(part.runs), *itertools.chain.from_iterable(part.extents)]
+        pieces.append(struct.pack(f"<{len(numbers)}I", *numbers))
     body = b"".join(pieces)
     if len(body) > BODY_BYTES_MAX:
         raise InvalidArgument(
@@ -215,10 +215,10 @@ def _decode_body(body: memoryview, header: ManifestHeader) -> Manifest:
     parts: list[Part] = []
     for entry in description["parts"]:
         run_end = at + entry["run_count"] * _RUN.size
-        end = run_end + entry["chunk_count"] * _INDEX_BYTES
+        end = run_end + entry["extent_count"] * _EXTENT.size
         runs: tuple[tuple[int, int], ...] = tuple(_RUN.iter_unpack(body[at:run_end]))
-        indexes = struct.unpack(f"<{entry['chunk_count']}I", body[run_end:end])
-        parts.append(Part(entry["name"], entry["size_bytes"], entry["granule_bytes"], runs, indexes))
+        extents = tuple(itertools.starmap(Extent, _EXTENT.iter_unpack(body[run_end:end])))
+        parts.append(Part(entry["name"], entry["size_bytes"], entry["granule_bytes"], runs, extents))
         at = end
     if at != len(body) or len(chunks) != chunk_count:
         raise Corrupt("cannot read a manifest: its body has another length than its counts say")
@@ -255,9 +255,21 @@ def verify_manifest(manifest: Manifest) -> None:
     for part in manifest.parts:
         parse_key_part(part.name, field="part")
         granules = sum(zero + data for zero, data in part.runs)
-        data_bytes = sum(manifest.chunks[index].plain_bytes for index in part.chunks)
-        if granules != part.granule_count or data_bytes != part.data_bytes:
+        if granules != part.granule_count or _covered_bytes(part, manifest.chunks) != part.data_bytes:
             raise Corrupt(f"cannot use a manifest: part {part.name} is not filled by its chunks")
+
+
+def _covered_bytes(part: Part, chunks: Sequence[ChunkRef]) -> int:
+    """Bytes that the part's extents cover. Raises: Corrupt if one leaves its chunk, or ends short before the last."""
+    covered_bytes, granule_bytes = 0, part.granule_bytes
+    for extent in part.extents:
+        size_bytes = extent.size_bytes(chunks[extent.chunk_index], granule_bytes)
+        most_bytes = extent.granule_count * granule_bytes
+        # A rest of a whole granule or more means that the extent leaves its chunk.
+        if not most_bytes - granule_bytes < size_bytes or covered_bytes % granule_bytes or not size_bytes > 0:
+            raise Corrupt(f"cannot use a manifest: an extent of part {part.name} leaves its chunk")
+        covered_bytes += size_bytes
+    return covered_bytes
 
 
 def _short(text: str) -> bytes:
