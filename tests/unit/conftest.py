@@ -35,6 +35,7 @@ class Api:
 
     client: httpx.AsyncClient
     backend: MemoryBackend
+    app: FastAPI
 
 
 @cache
@@ -58,7 +59,7 @@ async def api():
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://torpor", headers=headers) as client,
     ):
-        yield Api(client, given_backend(app))
+        yield Api(client, given_backend(app), app)
 
 
 @dataclass

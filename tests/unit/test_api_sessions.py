@@ -164,7 +164,7 @@ async def test_an_unknown_route_and_a_wrong_method_have_the_form_of_errors(api):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/one", "/v1/engine", "/v1/nonsense", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/one", "/v1/engine", "/v1/nonsense"])
 @pytest.mark.parametrize(
     "headers",
     [

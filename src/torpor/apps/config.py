@@ -71,6 +71,11 @@ class Config:
         return self.home / "catalog.sqlite3"
 
     @property
+    def answers_file(self) -> Path:
+        """Answers to requests with an idempotency key, for a day. Not worth a backup."""
+        return self.home / "answers.sqlite3"
+
+    @property
     def store_dir(self) -> Path:
         """The snapshot store's objects."""
         return self.home / "store"

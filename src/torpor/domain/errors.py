@@ -5,6 +5,7 @@ The caller's next step decides the class, and nothing else::
     TorporError
     ├── InvalidArgument      change the request; details.field names what was wrong
     ├── Unauthenticated      send a key
+    ├── PermissionDenied     use a key that may do it
     ├── NotFound             change the request
     ├── Conflict             wait for, or change, the session
     ├── StaleRevision        re-read and decide again (a lost compare-and-swap)
@@ -50,6 +51,13 @@ class Unauthenticated(TorporError):
 
     code = "unauthenticated"
     http_status = 401
+
+
+class PermissionDenied(TorporError):
+    """The key is known, and may not do this; ``details["session"]`` is the one that a session's token may use."""
+
+    code = "permission_denied"
+    http_status = 403
 
 
 class NotFound(TorporError):

@@ -4,33 +4,53 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import FastAPI
 
 from torpor import __version__
-from torpor.apps.api import bursting, files, sessions, system
+from torpor.adapters.answers import SqliteAnswers
+from torpor.apps.api import bursting, files, pages, sessions, sockets, system
 from torpor.apps.api.backend import Backend
 from torpor.apps.api.bursts import Bursts
 from torpor.apps.api.context import Context
 from torpor.apps.api.failures import add_handlers
 from torpor.apps.api.middleware import Authentication, BodyLimit
+from torpor.apps.api.tokens import SessionTokens
 from torpor.domain.ids import DEFAULT_TENANT, TenantId
 from torpor.ports.clock import Clock
 
 
-def create_app(backend: Backend, key: str, *, clock: Clock, tenant: TenantId = DEFAULT_TENANT) -> FastAPI:
-    """The API over ``backend``; whoever sends ``key`` acts as ``tenant``. Its lifespan must be run."""
+def create_app(
+    backend: Backend,
+    key: str,
+    *,
+    clock: Clock,
+    tenant: TenantId = DEFAULT_TENANT,
+    answers_file: Path | None = None,
+) -> FastAPI:
+    """The API over ``backend``; whoever sends ``key`` acts as ``tenant``. Its lifespan must be run.
+
+    ``answers_file``: where answers to idempotency keys outlive the process; None keeps them in memory.
+    """
+    tokens = SessionTokens(key, clock)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with Bursts() as bursts:
-            app.state.context = Context(backend=backend, clock=clock, bursts=bursts)
-            yield
+        book = SqliteAnswers(answers_file)
+        await book.open()
+        try:
+            async with Bursts() as bursts:
+                app.state.context = Context(backend, clock, bursts, book, tokens)
+                yield
+        finally:
+            await book.close()
 
     app = FastAPI(title="torpor", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    for router in (system.router, sessions.router, bursting.router, files.router):
+    for router in (system.router, sessions.router, bursting.router, files.router, sockets.router):
         app.include_router(router, prefix="/v1")
+    app.add_api_route("/docs", pages.page, include_in_schema=False)
     add_handlers(app)
     app.add_middleware(BodyLimit)
-    app.add_middleware(Authentication, key=key, tenant=tenant)  # added last, hence outermost
+    app.add_middleware(Authentication, key=key, tenant=tenant, tokens=tokens)  # added last, hence outermost
     return app

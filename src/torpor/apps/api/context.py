@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Request, Security
+from fastapi import Depends, Security
+from fastapi.requests import HTTPConnection
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from torpor.apps.api import schema
 from torpor.apps.api.backend import Backend
 from torpor.apps.api.bursts import Bursts
+from torpor.apps.api.tokens import SessionTokens
 from torpor.apps.api.wire import JSON, session_json
 from torpor.domain.errors import TorporError
 from torpor.domain.ids import TenantId
 from torpor.domain.session import Session
+from torpor.ports.answers import AnswerBook
 from torpor.ports.clock import Clock
 
 
@@ -25,18 +28,20 @@ class Context:
     backend: Backend
     clock: Clock
     bursts: Bursts
+    answers: AnswerBook
+    tokens: SessionTokens
 
     def seen(self, session: Session) -> JSON:
         """A session as of now, without asking its instance."""
         return session_json(session, now_s=self.clock.wall_s())
 
 
-def _context(request: Request) -> Context:
+def _context(request: HTTPConnection) -> Context:
     context: Context = request.app.state.context
     return context
 
 
-def _tenant(request: Request) -> TenantId:
+def _tenant(request: HTTPConnection) -> TenantId:
     return TenantId(request.state.tenant)
 
 

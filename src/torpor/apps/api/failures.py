@@ -33,7 +33,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return failure(_from_validation(error.errors()))
+        return failure(from_validation(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
@@ -44,7 +44,8 @@ def add_handlers(app: FastAPI) -> None:
         return failure(TorporError("cannot answer: an internal error, written to the server's log"))
 
 
-def _from_validation(problems: Sequence[Any]) -> InvalidArgument:
+def from_validation(problems: Sequence[Any]) -> InvalidArgument:
+    """What pydantic found wrong, as our error: the first of it."""
     first = problems[0]
     place = [str(part) for part in first["loc"] if part not in {"body", "query", "path", "header"}]
     field = ".".join(place) if place and first["type"] != "json_invalid" else "body"

@@ -9,39 +9,77 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from torpor.apps.api.backend import Backend
 from torpor.apps.api.failures import failure
-from torpor.domain.errors import InvalidArgument, Unauthenticated
-from torpor.domain.ids import TenantId
+from torpor.apps.api.tokens import Grant, SessionTokens, check_use, looks_like_token
+from torpor.domain.errors import InvalidArgument, NotFound, PermissionDenied, TorporError, Unauthenticated
+from torpor.domain.ids import SessionId, TenantId
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
 DRAINED_BYTES_MAX = 256 * 1024 * 1024  # read and thrown away, so that the client gets to read why it was refused
-OPEN_PATHS = frozenset({"/v1/health"})
+OPEN_PATHS = frozenset({"/v1/health", "/openapi.json", "/docs"})  # nothing of any tenant in them
+SESSIONS = "/v1/sessions/"
+KEY_PROTOCOL = "torpor.key."  # browsers cannot send headers with a WebSocket, but may offer protocols
 
 
 class Authentication:
-    """Lets a request through with its tenant in ``scope["state"]``, or answers 401."""
+    """Lets a request through with its grant in ``scope["state"]``, or answers 401 or 403.
 
-    def __init__(self, app: ASGIApp, *, key: str, tenant: TenantId) -> None:
+    A session's token reaches that session only, whatever name it is called by.
+    """
+
+    def __init__(self, app: ASGIApp, *, key: str, tenant: TenantId, tokens: SessionTokens) -> None:
         self._app = app
         self._key = key.encode()
         self._tenant = tenant
+        self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in OPEN_PATHS):
             await self._app(scope, receive, send)
             return
-        sent = _sent_key(Headers(scope=scope))
-        if sent is None or not hmac.compare_digest(sent.encode("latin-1"), self._key):
-            what = "no key was sent" if sent is None else "the key is not this server's"
-            refusal = Unauthenticated(
-                f"cannot answer: {what}; send `Authorization: Bearer KEY` or `X-API-Key: KEY` "
-                "(the key is in api.key in the server's TORPOR_HOME)"
-            )
-            await failure(refusal)(scope, receive, send)
+        try:
+            grant = self._grant(_sent_key(Headers(scope=scope)))
+            if grant.session is not None:
+                scope = await _confined(scope, grant.tenant, grant.session)
+        except TorporError as error:
+            await failure(error)(scope, receive, send)
             return
-        scope.setdefault("state", {})["tenant"] = self._tenant
+        scope.setdefault("state", {})["tenant"] = grant.tenant
         await self._app(scope, receive, send)
+
+    def _grant(self, sent: str | None) -> Grant:
+        if sent is not None and hmac.compare_digest(sent.encode("latin-1"), self._key):
+            return Grant(self._tenant)
+        if sent is not None and looks_like_token(sent):
+            return self._tokens.read(sent)
+        what = "no key was sent" if sent is None else "the key is not this server's"
+        raise Unauthenticated(
+            f"cannot answer: {what}; send `Authorization: Bearer KEY` or `X-API-Key: KEY` "
+            "(the key is in api.key in the server's TORPOR_HOME)"
+        )
+
+
+async def _confined(scope: Scope, tenant: TenantId, session: SessionId) -> Scope:
+    """The request, at the session's id: a name is looked up once, so that it cannot come to mean another meanwhile."""
+    ref, _, use = scope["path"].removeprefix(SESSIONS).partition("/")
+    if not scope["path"].startswith(SESSIONS) or not ref:
+        raise PermissionDenied(
+            f"cannot use {scope['path']}: this token may use session {session} only; use the server's key",
+            session=session,
+        )
+    if ref != session:
+        backend: Backend = scope["app"].state.context.backend
+        try:
+            found = (await backend.get(tenant, ref)).id
+        except NotFound:
+            found = None
+        if found != session:
+            raise PermissionDenied(f"cannot use session {ref!r}: this token may use {session} only", session=session)
+    check_use(scope.get("method", "GET"), use, session)
+    path = f"{SESSIONS}{session}/{use}" if use else f"{SESSIONS}{session}"
+    return {**scope, "path": path, "raw_path": path.encode()}
 
 
 class BodyLimit:
@@ -74,6 +112,9 @@ def too_large() -> InvalidArgument:
 
 
 def _sent_key(headers: Headers) -> str | None:
+    for offered in headers.get("sec-websocket-protocol", "").split(","):
+        if offered.strip().startswith(KEY_PROTOCOL):
+            return offered.strip().removeprefix(KEY_PROTOCOL)
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and credentials.strip():
         return credentials.strip()

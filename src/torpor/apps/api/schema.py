@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from torpor.apps.api.tokens import TTL_S, TTL_S_MAX
 from torpor.domain.errors import InvalidArgument
 from torpor.domain.session import Durability, Persistence
 from torpor.ports.guest import ProcessSpec
@@ -27,10 +28,11 @@ class Request(BaseModel):
 
 
 class CreateBody(Request):
-    """A new session."""
+    """A new session. ``get_or_create``: if one of that name exists, that one is answered, with 200, as it is."""
 
     template: str = "data"
     name: str | None = None
+    get_or_create: bool = False
     persistence: Literal["memory", "filesystem", "ephemeral"] = "memory"
     metadata: Pairs = Field(default_factory=dict)
     env: Pairs = Field(default_factory=dict)
@@ -112,6 +114,40 @@ class InterruptBody(Request):
     context: Label = "default"
 
 
+class SocketCode(CodeBody):
+    """``CodeBody`` over a WebSocket."""
+
+    kind: Literal["code"]
+
+
+class SocketShell(ShellBody):
+    """``ShellBody`` over a WebSocket."""
+
+    kind: Literal["shell"]
+
+
+class SocketExec(ExecBody):
+    """``ExecBody`` over a WebSocket."""
+
+    kind: Literal["exec"]
+
+
+class SocketInterrupt(InterruptBody):
+    """``InterruptBody`` over a WebSocket."""
+
+    kind: Literal["interrupt"]
+
+
+SocketBurst = SocketCode | SocketShell | SocketExec
+SocketMessage = Annotated[SocketBurst | SocketInterrupt, Field(discriminator="kind")]
+
+
+class TokenBody(Request):
+    """How long the token may be used."""
+
+    ttl_s: Annotated[float, Field(gt=0, le=TTL_S_MAX, allow_inf_nan=False)] = TTL_S
+
+
 class Error(BaseModel):
     """Every error, whatever the status."""
 
@@ -186,6 +222,14 @@ class PlacedAnswer(SessionAnswer):
     """A session that was created or resumed."""
 
     resumed: Resumed | None
+
+
+class TokenAnswer(BaseModel):
+    """A key that may use one session only. It is shown once and stored nowhere."""
+
+    token: str
+    session: str
+    expires_at: str
 
 
 class PageAnswer(BaseModel):

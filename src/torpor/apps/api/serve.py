@@ -78,7 +78,7 @@ async def serve(
         check_bind(host, key_was_known=key_was_known)
         with _bound(host, port) as listener:
             async with open_backend(config) as backend:
-                app = create_app(backend, key, clock=clock)
+                app = create_app(backend, key, clock=clock, answers_file=config.answers_file)
                 url = _url(host, listener.getsockname()[1])
 
                 def listening() -> None:

@@ -4,22 +4,68 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from torpor.apps.api import schema
-from torpor.apps.api.context import FAILURES, KEY, Here, Tenant
-from torpor.apps.api.wire import resumption_json, session_json
+from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
+from torpor.apps.api.idempotency import IdempotencyKey, once
+from torpor.apps.api.tokens import Grant
+from torpor.apps.api.wire import JSON, instant, resumption_json, session_json
+from torpor.domain.errors import Conflict, InvalidArgument, NotFound
+from torpor.domain.ids import TenantId, parse_name
+from torpor.domain.session import Session
 
 router = APIRouter(prefix="/sessions", tags=["sessions"], dependencies=KEY, responses=FAILURES)
 
 PAGE_MAX = 1000
 
 
-@router.post("", status_code=201, response_model=schema.PlacedAnswer)
-async def create(here: Here, tenant: Tenant, body: schema.CreateBody | None = None) -> dict[str, Any]:
-    """Create a session; it runs on return."""
-    session, resumption = await here.backend.create(tenant, (body or schema.CreateBody()).request())
-    return {**here.seen(session), "resumed": resumption_json(resumption)}
+@router.post(
+    "",
+    status_code=201,
+    response_model=schema.PlacedAnswer,
+    responses={200: {"model": schema.PlacedAnswer, "description": "it existed already (get_or_create)"}},
+)
+async def create(
+    here: Here, tenant: Tenant, body: schema.CreateBody | None = None, *, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Create a session; it runs on return. ``resumed`` is null if it existed already (``get_or_create``)."""
+    asked = body or schema.CreateBody()
+
+    async def work() -> tuple[int, JSON]:
+        existing = await _existing(here, tenant, asked)
+        if existing is not None:
+            return 200, {**here.seen(existing), "resumed": None}
+        try:
+            session, resumption = await here.backend.create(tenant, asked.request())
+        except Conflict:
+            existing = await _existing(here, tenant, asked)  # somebody else made it meanwhile
+            if existing is None:
+                raise
+            return 200, {**here.seen(existing), "resumed": None}
+        return 201, {**here.seen(session), "resumed": resumption_json(resumption)}
+
+    return await once(here, tenant, idempotency_key, ("create", asked), work)
+
+
+async def _existing(here: Context, tenant: TenantId, asked: schema.CreateBody) -> Session | None:
+    """The session of the name asked for. Raises: Conflict if it is of another template than was asked for."""
+    if not asked.get_or_create:
+        return None
+    if asked.name is None:
+        raise InvalidArgument("cannot get or create without a name: give one", field="name")
+    try:
+        session = await here.backend.get(tenant, parse_name(asked.name, field="name"))
+    except NotFound:
+        return None
+    if "template" in asked.model_fields_set and session.template != asked.template:
+        raise Conflict(
+            f"cannot use session {asked.name!r}: it is of template {session.template}, not {asked.template}; "
+            "leave the template out, or choose another name",
+            reason="template_differs",
+            field="template",
+        )
+    return session
 
 
 @router.get("", response_model=schema.PageAnswer)
@@ -49,10 +95,21 @@ async def delete(here: Here, tenant: Tenant, ref: str) -> dict[str, Any]:
 
 
 @router.post("/{ref}/pause", response_model=schema.SessionAnswer)
-async def pause(here: Here, tenant: Tenant, ref: str, body: schema.PauseBody | None = None) -> dict[str, Any]:
+async def pause(
+    here: Here,
+    tenant: Tenant,
+    ref: str,
+    body: schema.PauseBody | None = None,
+    *,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
     """Snapshot a session and give its instance back. A paused one answers at once."""
-    wait = (body or schema.PauseBody()).durability()
-    return here.seen(await here.backend.pause(tenant, ref, wait=wait))
+    asked = body or schema.PauseBody()
+
+    async def work() -> tuple[int, JSON]:
+        return 200, here.seen(await here.backend.pause(tenant, ref, wait=asked.durability()))
+
+    return await once(here, tenant, idempotency_key, (f"pause {ref}", asked), work)
 
 
 @router.post("/{ref}/resume", response_model=schema.PlacedAnswer)
@@ -61,3 +118,12 @@ async def resume(here: Here, tenant: Tenant, ref: str, body: schema.ResumeBody |
     allow_older = (body or schema.ResumeBody()).allow_older
     session, resumption = await here.backend.resume(tenant, ref, allow_older=allow_older)
     return {**here.seen(session), "resumed": resumption_json(resumption)}
+
+
+@router.post("/{ref}/tokens", status_code=201, response_model=schema.TokenAnswer)
+async def make_token(here: Here, tenant: Tenant, ref: str, body: schema.TokenBody | None = None) -> dict[str, Any]:
+    """A token that may use this session only, for a browser or an agent. It ends with the session."""
+    session = await here.backend.get(tenant, ref)
+    ttl_s = (body or schema.TokenBody()).ttl_s
+    token, expires_at_s = here.tokens.make(Grant(tenant, session.id), ttl_s=ttl_s)
+    return {"token": token, "session": session.id, "expires_at": instant(expires_at_s)}

@@ -7,7 +7,7 @@ import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 JSON = dict[str, Any]
 Bundle = Mapping[str, Any]
@@ -170,7 +170,8 @@ class Gathering:
             shown = self._listeners.get("on_display")
             return shown(piece) if shown else None
         self._kept[stream].append(piece)
-        listener = self._listeners.get("on_stdout" if stream == "stdout" else "on_stderr")
+        name: Literal["on_stdout", "on_stderr"] = "on_stdout" if stream == "stdout" else "on_stderr"
+        listener = self._listeners.get(name)
         if listener is None:
             return None
         text = self._text[stream].decode(piece)  # a character cut in two by a piece's edge comes with the next piece
