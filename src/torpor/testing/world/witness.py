@@ -1,116 +1,163 @@
-"""What must hold at every step, and once all is quiet. Sees everything; changes nothing."""
+"""What must hold at every step, and once all is quiet. Sees the machine, the store and every stored record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from torpor.adapters.engines.fake.host import FakeInstance
+from torpor.domain import clocks
+from torpor.domain.clocks import LiveClock, live_clock
 from torpor.domain.ids import SessionId
-from torpor.domain.lifecycle import Event
-from torpor.domain.session import PAUSED, TRANSIENT, Session, Status
-from torpor.testing.world.node import Node
-from torpor.testing.world.shelf import Shelf
+from torpor.domain.session import PAUSED, Session, Status
+from torpor.domain.snapshot import SnapshotRef
+from torpor.ports.engine import InstanceStatus
+from torpor.store.layout import manifest_key, pack_key
+from torpor.store.snapshots import SnapshotStore
+from torpor.testing.fake_guest import FakeGuestProgram
+from torpor.testing.node import FakeMachine
 
-_WITHOUT_INSTANCE = PAUSED | {Status.LOST, Status.DELETED}
+COUNTER = "n"
 
 
 class Violation(AssertionError):
     """An invariant does not hold."""
 
 
+@dataclass(slots=True)
+class Promise:
+    """What the clients of one session were told. ``acknowledged``: the highest counter a burst returned.
+
+    ``kept``: what its last good snapshot holds at least. ``attempts``: how many bursts may have counted.
+    ``epoch``: how often it was knowingly taken back to an older state.
+    """
+
+    acknowledged: int = 0
+    kept: int = 0
+    attempts: int = 0
+    epoch: int = 0
+    deleted: bool = False
+
+
+@dataclass(slots=True)
 class Witness:
-    """Remembers what was promised. ``tell`` hears the story."""
+    """``tell`` hears the story. ``store`` reads the objects as they are, past every fault."""
 
-    def __init__(self, shelf: Shelf, nodes: Iterable[Node], tell: Callable[[str], None]) -> None:
-        self.records: dict[SessionId, Session] = {}
-        self._shelf = shelf
-        self._nodes = tuple(nodes)
-        self._tell = tell
-        self._acknowledged: dict[SessionId, int] = {}
-        self._started: set[tuple[SessionId, int]] = set()
-        self._reached: dict[tuple[SessionId, int], int] = {}
+    machine: FakeMachine
+    store: SnapshotStore
+    tell: Callable[[str], None]
+    records: dict[SessionId, Session] = field(default_factory=dict)
+    promises: dict[SessionId, Promise] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
 
-    def stored(self, record: Session) -> None:
+    def promise(self, session: SessionId) -> Promise:
+        """The session's, made on first use."""
+        return self.promises.setdefault(session, Promise())
+
+    def note(self, complaint: str) -> None:
+        """An invariant does not hold; the world stops at the next step."""
+        self.tell(f"violation: {complaint}")
+        self.violations.append(Violation(complaint))
+
+    # ---- what holds at every step ------------------------------------------------------------------------------------
+
+    def look(self, call: str) -> None:
+        """After every effect on the machine."""
+        if not call.startswith(("engine.", "channel.")):
+            return
+        running: dict[str, int] = {}
+        for instance in self.machine.host.instances.values():
+            name = runs_user_code_of(instance)
+            if name is not None:
+                running[name] = running.get(name, 0) + 1
+        for name, count in running.items():
+            if count > 1:
+                self.note(f"{name} has {count} running instances")
+
+    async def stored(self, record: Session) -> None:
         """A record was written."""
-        self._tell(f"stored: {_shown(record)}")
         before = self.records.get(record.id)
         self.records[record.id] = record
-        if before is not None:
-            _expect(record.operation >= before.operation, record, "operation goes back")
-            _expect(record.generation >= before.generation, record, "generation goes back")
-        taken = record.snapshot
-        if taken is None:
+        shown = _shown(record)
+        self.tell(f"stored: {shown}")
+        self._check_clocks(record, before)
+        if before is None:
             return
-        if before is not None and before.snapshot is not None:
-            _expect(taken.sequence >= before.snapshot.sequence, record, "snapshot goes back in time")
-        counter = self._shelf.counter_at(record.id, taken.sequence)
-        if counter is None:
+        self._expect(record.operation >= before.operation, f"{shown}: operation goes back")
+        self._expect(record.generation >= before.generation, f"{shown}: generation goes back")
+        promise = self.promise(record.id)
+        if before.status is Status.LOST and record.status is Status.RESUMING:
+            promise.acknowledged = promise.kept
+            promise.epoch += 1
+        if record.snapshot is None or record.snapshot == before.snapshot:
             return
-        self._acknowledged[record.id] = max(counter, self._acknowledged.get(record.id, 0))
-        # A resume that failed is paused again too, and its instance may have run unseen.
-        if before is not None and record.status in PAUSED and before.status is not Status.RESUMING:
-            reached = self._reached.get((record.id, record.generation), 0)
-            _expect(counter >= reached, record, f"is paused at {counter}, but had come to {reached}")
+        if before.snapshot is not None:
+            newer = record.snapshot.sequence > before.snapshot.sequence
+            self._expect(newer, f"{shown}: its snapshot goes back in time")
+        if record.status in PAUSED:
+            promise.kept = promise.acknowledged
+        await self.check_restorable(record)
 
-    def denied(self, session: SessionId, event: Event, reason: str) -> None:
-        """A report was refused; honest nodes give no cause."""
-        raise Violation(f"{session}: the report {event} was denied: {reason}")
+    async def check_restorable(self, record: Session) -> None:
+        """All that the record's snapshot names is in the store."""
+        if record.snapshot is None or live_clock(record) is LiveClock.TERMINAL:
+            return
+        ref = SnapshotRef.from_json(record.snapshot.ref)
+        names = {info.key async for info in self.machine.objects.list("")}
+        if manifest_key(ref) not in names:
+            self.note(f"{_shown(record)}: the manifest of its last good snapshot is gone")
+            return
+        manifest = await self.store.open(ref)
+        missing = [pack_key(pack) for pack in manifest.packs if pack_key(pack) not in names]
+        self._expect(not missing, f"{_shown(record)}: packs of its last good snapshot are gone: {missing}")
 
-    def starts(self, session: SessionId, generation: int, counter: int) -> None:
-        """An instance came to life."""
-        self._tell(f"starts: {session} as generation {generation} at {counter}")
-        if (session, generation) in self._started:
-            raise Violation(f"{session}: generation {generation} starts twice")
-        self._started.add((session, generation))
-        if counter < self._acknowledged.get(session, 0):
-            raise Violation(f"{session}: a start shows {counter}, but {self._acknowledged[session]} was acknowledged")
+    def _check_clocks(self, record: Session, before: Session | None) -> None:
+        shown, live = _shown(record), live_clock(record)
+        runs = record.status in clocks.RUNS and record.policy.timeout_s is not None
+        self._expect(
+            (record.run_deadline_at_s is not None) == runs or live is LiveClock.TERMINAL, f"{shown}: run clock"
+        )
+        rests = live is LiveClock.RETENTION and record.policy.retention_s is not None
+        self._expect((clocks.expires_at_s(record) is not None) == rests, f"{shown}: retention clock")
+        ends = clocks.next_due_at_s(record) is None
+        self._expect(ends or live is not LiveClock.TERMINAL, f"{shown}: a clock runs on after the end")
+        if before is None or record.policy != before.policy:
+            return
+        for name, old_s, new_s in (
+            ("run deadline", before.run_deadline_at_s, record.run_deadline_at_s),
+            ("hard deadline", before.hard_deadline_at_s, record.hard_deadline_at_s),
+        ):
+            if old_s is not None and new_s is not None:
+                self._expect(new_s >= old_s, f"{shown}: its {name} was shortened")
 
-    def check(self) -> None:
-        """What holds at every step."""
-        for record in self.records.values():
-            instances = [node.instance_of(record.id) for node in self._nodes]
-            for instance in instances:
-                if instance is not None:
-                    self._reached[record.id, instance.generation] = instance.counter
-            running = len([instance for instance in instances if instance is not None and not instance.frozen])
-            _expect(running <= 1, record, "runs twice")
-            _expect(running == 0 or record.status not in _WITHOUT_INSTANCE, record, "runs although it rests")
-            if record.snapshot is not None and record.status is not Status.DELETING:
-                held = self._shelf.kept.get(record.id, {})
-                _expect(record.snapshot.sequence in held, record, "last good snapshot is not in the store")
+    # ---- what clients saw --------------------------------------------------------------------------------------------
 
-    def unsettled(self) -> Violation | None:
-        """What does not hold yet of a quiet world."""
-        try:
-            for record in self.records.values():
-                self._check_settled(record)
-        except Violation as violation:
-            return violation
+    def counted(self, session: SessionId, value: int, *, floor: int, epoch: int) -> None:
+        """A burst that counts up returned ``value``; ``floor`` was acknowledged when it was asked for."""
+        promise = self.promise(session)
+        self.tell(f"counted: {session} {value}")
+        if promise.epoch != epoch:
+            return
+        if value <= floor:
+            self.note(f"{session}: a burst shows {value}, but {floor} had been acknowledged: an older state")
+        if value > promise.attempts:
+            self.note(f"{session}: a burst shows {value} after {promise.attempts} attempts: one was run twice")
+        promise.acknowledged = max(promise.acknowledged, value)
+
+    def _expect(self, holds: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence
+        if not holds:
+            self.note(complaint)
+
+
+def runs_user_code_of(instance: FakeInstance) -> str | None:
+    """The hostname of the session whose code the instance runs now; None if it runs none."""
+    program = instance.program
+    assert isinstance(program, FakeGuestProgram)
+    if instance.status is not InstanceStatus.RUNNING or program.parked or program.hostname == "template":
         return None
-
-    def _check_settled(self, record: Session) -> None:
-        _expect(record.status not in TRANSIENT, record, "is stuck")
-        instances = [node.instance_of(record.id) for node in self._nodes]
-        held = [instance for instance in instances if instance is not None]
-        if record.status is Status.RUNNING:
-            _expect(bool(held), record, "is running without an instance")
-            _expect(len(held) == 1, record, "left an orphan instance")
-            _expect(held[0].generation == record.generation, record, "runs under another generation")
-            _expect(not held[0].frozen, record, "is running, and frozen")
-        else:
-            _expect(not held, record, "left an orphan instance")
-        if record.status is Status.LOST:
-            commit = self._shelf.commit_of(record.id, record.generation, record.operation)
-            known = record.snapshot.sequence if record.snapshot else 0
-            _expect(commit is None or commit.sequence <= known, record, "is lost although it was committed")
-        if record.status is Status.DELETED:
-            _expect(not self._shelf.kept.get(record.id), record, "left objects")
-
-
-def _expect(holds: bool, record: Session, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence
-    if not holds:
-        raise Violation(f"{record.id} {complaint}: {_shown(record)}")
+    return program.hostname
 
 
 def _shown(record: Session) -> str:
     sequence = "" if record.snapshot is None else f" seq{record.snapshot.sequence}"
-    return f"{record.id} {record.status.value} g{record.generation} op{record.operation}{sequence} on {record.node}"
+    return f"{record.id} {record.status.value} g{record.generation} op{record.operation}{sequence}"

@@ -1,140 +1,274 @@
-"""One history: faults first, for safety; then none, for liveness."""
+"""One history: faults first, for safety; then none, for liveness. Everything follows from the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import copy
+import functools
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
 from random import Random
+from typing import Any, TypeVar
 
-from torpor.adapters.catalog.memory import MemoryCatalog
-from torpor.domain.ids import SessionId
-from torpor.domain.lifecycle import Command, Delete, Pause, Report, Resume, Snapshot, Wake
-from torpor.domain.session import Session, Status
-from torpor.testing.world.conditions import NO_FAULTS, Faults, Safeguards
-from torpor.testing.world.control import TENANT, ControlPlane, Surroundings
-from torpor.testing.world.messages import Network, Order, Told, name_of
-from torpor.testing.world.node import Node
-from torpor.testing.world.shelf import Shelf
+import structlog
+
+from torpor.adapters.engines.fake import FakeEngine, FakeHost
+from torpor.adapters.entropy.seeded import SeededEntropy
+from torpor.domain.errors import TorporError
+from torpor.domain.ids import DEFAULT_TENANT, SessionId
+from torpor.domain.session import Status
+from torpor.services.sessions import Sessions
+from torpor.services.supervisor import Supervisor
+from torpor.store.snapshots import SnapshotStore
+from torpor.testing.fake_guest import FakeGuestProgram
+from torpor.testing.node import PROGRAM, FakeMachine, FolderStaging, Outside, assemble, capture_template
+from torpor.testing.world.clients import Clients, ServerGoneError
+from torpor.testing.world.conditions import NO_FAULTS, Faults
+from torpor.testing.world.loop import LoopClock, StuckError, VirtualLoop
+from torpor.testing.world.ports import Fate, Weather
+from torpor.testing.world.process import Process, owned_by_maker
+from torpor.testing.world.quiet import check_quiet
+from torpor.testing.world.server import Server
 from torpor.testing.world.witness import Violation, Witness
 
-FAULTY_TICKS = 80
-QUIET_TICKS_MAX = 120
-SETTLED_TICKS = 6
-SESSIONS_MAX = 4
-HEARTBEAT_TICKS = 5
-DRIVE_TICKS = 4
-COMMAND_CHANCE = 0.25
+FAULTY_S_MAX = 400.0
+QUIET_S_MAX = 900.0
+RESTART_S_MAX = 5.0
+MEMORY = Path("/dev/shm")
 
-_COMMANDS: tuple[Callable[[], Command], ...] = (
-    Pause,
-    Pause,
-    Pause,
-    Wake,
-    Wake,
-    Wake,
-    Snapshot,
-    Resume,
-    lambda: Resume(allow_older=True),
-)
-DELETE_CHANCE = 0.05
-CREATE_CHANCE = 0.1
+Result = TypeVar("Result")
+Tell = Callable[[str], None]
 
 
 class World:
-    """Two control planes, two nodes, a few sessions; everything follows from ``seed``. ``tell`` hears the story."""
+    """A machine, one server after another on it, clients, and weather. ``tell`` hears the story."""
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        faults: Faults | None = None,
-        safeguards: Safeguards | None = None,
-        tell: Callable[[str], None] | None = None,
-    ) -> None:
-        self._random = Random(seed)
-        self._faults = faults or Faults()
+    def __init__(self, seed: int, *, faults: Faults | None = None, tell: Tell | None = None) -> None:
+        self.seed = seed
+        self.loop = VirtualLoop()
+        self.loop.on_task = owned_by_maker
+        self.random = Random(seed)
+        self.weather = Weather(self.random, faults or Faults())
+        self.machine = prepared_machine(seed)
         self._tell = tell
-        guards = safeguards or Safeguards()
-        network, shelf = Network(self._random, self._faults), Shelf()
-        self.nodes = tuple(Node(name, shelf, self._random, guards) for name in ("n1", "n2"))
-        self.witness = Witness(shelf, self.nodes, self._story)
-        names = tuple(node.name for node in self.nodes)
-        self._around = Surroundings(MemoryCatalog(), network, shelf, self.witness, guards, self._random, names)
-        self.planes = tuple(ControlPlane(self._around, skew_s=skew_s) for skew_s in (0.0, -3.0))
-        for node in self.nodes:
-            node.starts, node.tell = self.witness.starts, self._report
-        self._created_count = 0
+        store = SnapshotStore(
+            self.machine.objects, self.machine.key_store(), SeededEntropy(0), LoopClock(self.loop), workers=0
+        )
+        self.witness = Witness(self.machine, store, self.story)
+        self.server: Server | None = None
+        self._process: Process | None = None
+        self._up = asyncio.Event()
+        self._servers_count = 0
+        self._over = False
 
     def run(self) -> None:
         """The whole history. Raises: Violation."""
-        for _ in range(FAULTY_TICKS):
-            self._commands()
-            self._crashes()
-            self._step()
-        self._faults = self._around.network.faults = NO_FAULTS
-        self._story("no more faults")
-        settled_ticks = 0
-        for _ in range(QUIET_TICKS_MAX):
-            self._step()
-            settled_ticks = settled_ticks + 1 if self.witness.unsettled() is None else 0
-            if settled_ticks == SETTLED_TICKS:
-                return
-        raise self.witness.unsettled() or Violation("the world does not come to rest")
+        with tempfile.TemporaryDirectory(prefix="torpor-world-", dir=MEMORY) as folder, _quiet_log(self.story):
+            self.staging = Path(folder)
+            try:
+                self.loop.run_until_complete(self._history())
+            except StuckError as error:
+                raise Violation(f"the world stands still: {error}") from error
+            finally:
+                self.loop.close()
 
-    def _commands(self) -> None:
-        chance = self._random.random
-        plane = self._random.choice(self.planes)
-        if not self._created_count or (self._created_count < SESSIONS_MAX and chance() < CREATE_CHANCE):
-            session = SessionId(f"s{self._created_count:019d}")
-            self._created_count += 1
-            plane.create(Session(session, TENANT, "data", "b3:0", created_at_s=self._around.tick))
-        elif self.witness.records and chance() < COMMAND_CHANCE:
-            # Twice as likely to one that is there; a deleted one is asked too.
-            alive = [record.id for record in self.witness.records.values() if record.status is not Status.DELETED]
-            session = self._random.choice([*alive, *self.witness.records])
-            command = Delete() if chance() < DELETE_CHANCE else self._random.choice(_COMMANDS)()
-            self._story("client: %s %s", session, command)
-            plane.command(session, command)
-
-    def _crashes(self) -> None:
-        for plane in self.planes:
-            if self._random.random() < self._faults.control_crash:
-                self._story("a control plane crashes")
-                plane.crash()
-        for node in self.nodes:
-            if self._random.random() < self._faults.node_crash:
-                self._story("%s crashes", node.address)
-                node.crash()
-
-    def _step(self) -> None:
-        self._around.tick += 1
-        tick = self._around.tick
-        for message in self._around.network.arrivals(tick):
-            self._story("arrives: %s", message)
-            if isinstance(message, Order):
-                for node in self.nodes:
-                    if node.name == name_of(message.node):
-                        node.receive(message, tick=tick)
-            else:
-                self.planes[message.plane].hear(message)
-        for node in self.nodes:
-            node.step(self._faults, tick=tick)
-        if tick % HEARTBEAT_TICKS == 0:
-            self._beat(tick)
-        for index, plane in enumerate(self.planes):
-            if (tick + index * 2) % DRIVE_TICKS == 0:
-                plane.drive()
-            plane.step()
-        self.witness.check()
-
-    def _beat(self, tick: int) -> None:
-        for node in self.nodes:
-            for index in range(len(self.planes)):
-                self._around.network.send(node.heartbeat(index), tick=tick)
-
-    def _report(self, session: SessionId, report: Report) -> None:
-        plane = self._random.randrange(len(self.planes))
-        self._around.network.send(Told(plane, session, report), tick=self._around.tick)
-
-    def _story(self, line: str, *details: object) -> None:
+    def story(self, line: str) -> None:
+        """Tell it, if somebody listens."""
         if self._tell is not None:
-            self._tell(f"{self._around.tick:4} {line % details if details else line}")
+            self._tell(f"{self.loop.time():8.3f} {line}")
+
+    async def call(self, act: Callable[[Sessions], Awaitable[Result]], *, patience_s: float) -> Result:
+        """One request of a client. Raises: ServerGoneError if no server takes it or the server dies over it."""
+        server, process = self.server, self._process
+        if server is None or process is None or not process.alive:
+            raise ServerGoneError("no server listens")
+
+        async def request() -> Result:
+            return await act(server.services.sessions)
+
+        task = process.start(request())
+        done, _ = await asyncio.wait((task,), timeout=patience_s)
+        if not done:
+            task.cancel()
+            await asyncio.wait((task,), timeout=patience_s)
+            raise ServerGoneError("the client lost its patience")
+        if task.cancelled():
+            raise ServerGoneError("the server died")
+        return task.result()
+
+    async def server_is_up(self) -> None:
+        """Return once a server serves."""
+        await self._up.wait()
+
+    # ---- the course of it --------------------------------------------------------------------------------------------
+
+    async def _history(self) -> None:
+        serving = self.loop.create_task(self._serve())
+        storms = self.loop.create_task(self._storms())
+        clients = Clients(self)
+        await self._until(clients.misuse(), FAULTY_S_MAX)
+        storms.cancel()
+        self.weather.faults = NO_FAULTS
+        self.weather.out_until_s.clear()
+        self.story("no more faults")
+        try:
+            async with asyncio.timeout(QUIET_S_MAX):
+                await self.server_is_up()
+                await clients.finish()
+                await check_quiet(self)
+        except TimeoutError:
+            raise Violation(f"not everything came to rest within {QUIET_S_MAX:g} s without faults") from None
+        finally:
+            self._over = True
+            if self._process is not None:
+                self._process.kill()
+            await asyncio.wait((serving, storms))
+        self.raise_violation()
+
+    async def _until(self, work: Awaitable[None], limit_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await work
+
+    def raise_violation(self) -> None:
+        """Raises: the first Violation that the witness noted, or a fault of the server's own."""
+        if self.witness.violations:
+            raise self.witness.violations[0]
+        for error in [] if self._process is None else self._process.broken:
+            if not isinstance(error, TorporError | ServerGoneError):
+                raise Violation(f"a task of the server failed: {error!r}") from error
+
+    async def _serve(self) -> None:
+        while not self._over:
+            self._servers_count += 1
+            process = self._process = Process(self.loop, f"server {self._servers_count}")
+            skew_s = self.random.uniform(-1, 1) * self.weather.faults.skew_s_max
+            clock = LoopClock(self.loop, wall_s=1_700_000_000.0 + skew_s)
+            fate = Fate(self.weather, process, self.witness.look)
+            server = Server(process, self.machine, self.witness, (fate, self.staging), clock)
+            self.story(f"{process.name} starts, its clock {skew_s:+.1f} s off")
+            booting = process.start(server.boot())
+            await asyncio.wait((booting,))
+            if not booting.cancelled() and booting.exception() is None:
+                self.server = server
+                self._up.set()
+                await process.ended.wait()
+                self._up.clear()
+            elif not booting.cancelled():
+                self.story(f"{process.name} does not come up: {booting.exception()}")
+                self._note_fault(booting.exception())
+            process.kill()
+            self.story(f"{process.name} is dead")
+            self._note_broken(process)
+            await asyncio.sleep(self.random.random() * RESTART_S_MAX)
+
+    def _note_broken(self, process: Process) -> None:
+        for error in process.broken:
+            self._note_fault(error)
+
+    def _note_fault(self, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, TorporError | ServerGoneError):
+            self.witness.note(f"a task of the server failed: {error!r}")
+
+    async def _storms(self) -> None:
+        faults, random = self.weather.faults, self.random
+        for _ in range(random.randint(0, faults.storms_max)):
+            await asyncio.sleep(random.random() * 30.0)
+            storm = random.choice((self._kill_server, self._kill_sandbox, self._reboot, self._outage, self._jump))
+            storm()
+
+    def _kill_server(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _kill_sandbox(self) -> None:
+        instances = sorted(self.machine.host.instances)
+        if instances:
+            victim = self.random.choice(instances)
+            self.story(f"sandbox {victim} dies")
+            self.machine.host.kill(victim)
+
+    def _reboot(self) -> None:
+        self.story("the machine loses power")
+        self._kill_server()
+        for instance in tuple(self.machine.host.instances):
+            self.machine.host.kill(instance)
+        self.machine.host.instances.clear()
+
+    def _outage(self) -> None:
+        port = self.random.choice(("objects", "catalog", "keys"))
+        duration_s = self.random.random() * self.weather.faults.outage_s_max
+        self.story(f"{port} is out for {duration_s:.1f} s")
+        self.weather.out_until_s[port] = self.loop.time() + duration_s
+
+    def _jump(self) -> None:
+        if self.server is not None:
+            by_s = self.random.uniform(-1, 1) * self.weather.faults.skew_s_max
+            self.story(f"the wall clock jumps by {by_s:+.1f} s")
+            self.server.clock.jump_wall(by_s)
+
+    def ids(self) -> tuple[SessionId, ...]:
+        """Every session that has a record which is not deleted, oldest first."""
+        return tuple(record.id for record in self.witness.records.values() if record.status is not Status.DELETED)
+
+
+TENANT = DEFAULT_TENANT
+
+
+@functools.cache
+def _template_machine() -> FakeMachine:
+    """A machine with the golden snapshot on it, made once in a process."""
+    machine, loop = FakeMachine(), VirtualLoop()
+    clock = LoopClock(loop)
+    engine = FakeEngine({PROGRAM: FakeGuestProgram}, clock, host=machine.host)
+    outside = Outside(
+        engine=engine,
+        objects=machine.objects,
+        keys=machine.key_store(),
+        catalog=machine.catalog,
+        staging=FolderStaging(),
+        clock=clock,
+        entropy=machine.entropy,
+        build="fake-1",
+        store_workers=0,
+    )
+
+    async def capture() -> None:
+        async with Supervisor() as supervisor:
+            await capture_template(assemble(outside, supervisor), engine)
+
+    loop.run_until_complete(capture())
+    loop.close()
+    return machine
+
+
+def prepared_machine(seed: int) -> FakeMachine:
+    """A machine of its own for one world, with the template on it."""
+    template = _template_machine()
+    entropy = SeededEntropy(seed)
+    memo = {id(template.entropy): entropy}
+    return FakeMachine(
+        host=FakeHost(),
+        objects=copy.deepcopy(template.objects),
+        entropy=entropy,
+        catalog=copy.deepcopy(template.catalog),
+        keys=copy.deepcopy(template.keys, memo),
+    )
+
+
+@contextlib.contextmanager
+def _quiet_log(tell: Tell) -> Iterator[None]:
+    """What the services log becomes part of the story."""
+
+    def into_story(_logger: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+        tell(f"log {method}: {event}")
+        raise structlog.DropEvent
+
+    before = structlog.get_config()["processors"]
+    structlog.configure(processors=[into_story])
+    try:
+        yield
+    finally:
+        structlog.configure(processors=before)

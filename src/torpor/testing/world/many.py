@@ -1,0 +1,41 @@
+"""Many seeds at once: each processor takes every so many-th of them, in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torpor.testing.world.witness import Violation
+from torpor.testing.world.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A seed in which an invariant does not hold, and which."""
+
+    seed: int
+    violation: str
+
+
+def run_seeds(seeds: Sequence[int], *, processes_count: int | None = None) -> list[Failure]:
+    """Run them all; the failures, by seed."""
+    count = processes_count or len(os.sched_getaffinity(0))
+    shares = [seeds[start::count] for start in range(count)]
+    if count == 1:
+        return _run_share(seeds)
+    # Spawned: a fork of a process with threads may hang, and one test run has many.
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        failures = [failure for share in pool.map(_run_share, shares) for failure in share]
+    return sorted(failures, key=lambda failure: failure.seed)
+
+
+def _run_share(seeds: Sequence[int]) -> list[Failure]:
+    failures = []
+    for seed in seeds:
+        try:
+            World(seed).run()
+        except Violation as violation:
+            failures.append(Failure(seed, str(violation)))
+    return failures

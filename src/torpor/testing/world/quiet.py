@@ -1,0 +1,65 @@
+"""What must hold once faults have stopped and every client has what it wanted: nothing is left over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from torpor.domain.session import TRANSIENT, Status
+from torpor.testing.world.witness import Violation
+
+if TYPE_CHECKING:
+    from torpor.testing.world.server import Server
+    from torpor.testing.world.world import World
+
+SETTLING_S = 5.0
+
+
+async def check_quiet(world: World) -> None:
+    """Raises: Violation."""
+    await asyncio.sleep(SETTLING_S)  # background work ends: pools are filled, images let go
+    server = world.server
+    assert server is not None
+    _check_records(world, server)
+    _check_instances(world, server)
+    _check_staging(world)
+    await _check_store(world)
+    world.raise_violation()
+
+
+def _check_records(world: World, server: Server) -> None:
+    for record in world.witness.records.values():
+        if record.status in TRANSIENT:
+            raise Violation(f"{record.id} is stuck: {record.status}")
+        live = server.services.runtimes.of(record.id).live
+        if record.status is Status.RUNNING and live is None:
+            raise Violation(f"{record.id} is running without an instance")
+        if record.status is not Status.RUNNING and live is not None:
+            raise Violation(f"{record.id} is {record.status} and holds an instance")
+        if record.status is Status.RUNNING and live is not None and live.instance != record.instance:
+            raise Violation(f"{record.id} runs in another instance than its record says")
+
+
+def _check_instances(world: World, server: Server) -> None:
+    owned = server.services.runtimes.instances() | server.services.pool.instances()
+    orphans = sorted(set(world.machine.host.instances) - owned)
+    if orphans:
+        raise Violation(f"instances are left that nobody holds: {orphans}")
+
+
+def _check_staging(world: World) -> None:
+    folders = sorted(path.name for path in world.staging.iterdir())
+    if len(folders) > 1:  # the golden image's
+        raise Violation(f"staging folders are left: {folders}")
+
+
+async def _check_store(world: World) -> None:
+    report = await world.witness.store.check()
+    if not report.clean:
+        raise Violation(f"the store is not clean: {report.problems}")
+    keys = [info.key async for info in world.machine.objects.list("")]
+    for record in world.witness.records.values():
+        await world.witness.check_restorable(record)
+        left = [key for key in keys if f"/{record.id}/" in key]
+        if record.status is Status.DELETED and left:
+            raise Violation(f"{record.id} is deleted and left {left}")

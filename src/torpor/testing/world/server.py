@@ -1,0 +1,75 @@
+"""One server of a world: the real services, composed over ports that fail, in a process that may die."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from torpor.adapters.catalog.memory import MemoryCatalog
+from torpor.adapters.engines.fake import FakeEngine
+from torpor.domain.session import Session
+from torpor.ports.catalog import Catalog
+from torpor.services.supervisor import Supervisor
+from torpor.testing.fake_guest import FakeGuestProgram
+from torpor.testing.node import PROGRAM, FakeMachine, Outside, Services, assemble
+from torpor.testing.world.loop import LoopClock
+from torpor.testing.world.ports import Fate, FatedStaging, behind
+from torpor.testing.world.process import Process
+from torpor.testing.world.witness import Witness
+
+
+class WitnessedCatalog:
+    """A catalog that tells the witness of every record that was written, also of one whose answer is lost."""
+
+    def __init__(self, catalog: MemoryCatalog, witness: Witness) -> None:
+        self._catalog = catalog
+        self._witness = witness
+
+    async def insert(self, session: Session) -> Session:
+        """See the port."""
+        stored = await self._catalog.insert(session)
+        await self._witness.stored(stored)
+        return stored
+
+    async def replace(self, session: Session) -> Session:
+        """See the port."""
+        stored = await self._catalog.replace(session)
+        await self._witness.stored(stored)
+        return stored
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._catalog, name)
+
+
+class Server:
+    """``services`` serve once ``boot`` has returned."""
+
+    def __init__(
+        self,
+        process: Process,
+        machine: FakeMachine,
+        witness: Witness,
+        place: tuple[Fate, Path],
+        clock: LoopClock,
+    ) -> None:
+        fate, staging = place
+        self.process = process
+        self.clock = clock
+        self._supervisor = Supervisor()
+        engine = FakeEngine({PROGRAM: FakeGuestProgram}, clock, host=machine.host)
+        self.outside = Outside(
+            engine=behind(fate, "engine", engine),
+            objects=behind(fate, "objects", machine.objects),
+            keys=behind(fate, "keys", machine.key_store()),
+            catalog=behind(fate, "catalog", cast("Catalog", WitnessedCatalog(machine.catalog, witness))),
+            staging=FatedStaging(fate, staging),
+            clock=clock,
+            entropy=machine.entropy,
+            build="fake-1",
+            store_workers=0,
+        )
+        self.services: Services = assemble(self.outside, self._supervisor)
+
+    async def boot(self) -> None:
+        """What a start does before it serves. Raises: TorporError: the server does not come up."""
+        await self.services.reconciler.run()
