@@ -3,12 +3,14 @@
 Packs of a removed *snapshot* stay until garbage collection, since later snapshots of the subject usually name them.
 Packs of a removed *subject* go at once, but those that a fork, or a clone of a template, still names. To know them, the
 public headers of all manifests in the store are read (a small ranged read each); only manifests that borrow from the
-subject are opened. One that cannot be opened for any reason but a destroyed key makes all packs stay.
+subject are opened. One that cannot be opened for any reason but a destroyed key makes all packs stay. The store is
+listed twice: a fork may be written behind the first listing while its source is removed before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from torpor.domain.errors import KeyDestroyed, NotFound, TorporError
 from torpor.domain.ids import TenantId
@@ -30,6 +32,19 @@ from torpor.store.pipeline import for_each
 REQUEST_COUNT_MAX = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Shredded:
+    """A subject that can no longer be read, whatever old copies of objects and catalog come back.
+
+    ``key_destroyed_at_s``: wall time at which its secret was gone for good. ``removed_count``: objects that went with
+    this call. ``borrowed_count``: packs that stay because relatives name chunks in them.
+    """
+
+    key_destroyed_at_s: float
+    removed_count: int
+    borrowed_count: int
+
+
 async def delete_snapshot(outside: Outside, ref: SnapshotRef) -> None:
     """Remove one snapshot; the contract is ``SnapshotStore.delete_snapshot``'s."""
     head = await outside.heads.read(ref.tenant, ref.subject)
@@ -40,48 +55,65 @@ async def delete_snapshot(outside: Outside, ref: SnapshotRef) -> None:
     await outside.objects.delete(manifest_key(ref))
 
 
-async def delete_subject(outside: Outside, tenant: TenantId, subject: str) -> None:
+async def delete_subject(outside: Outside, tenant: TenantId, subject: str) -> Shredded:
     """Shred and remove a subject; the contract is ``SnapshotStore.delete_subject``'s."""
     parse_key_part(tenant, field="tenant")
     parse_key_part(subject, field="subject")
     await outside.keys.destroy(tenant, subject)
-    borrowed = await _borrowed_packs(outside, Lender(tenant, subject))
+    destroyed_at_s = outside.clock.wall_s()
+    borrowed = await _Borrowed(outside, Lender(tenant, subject)).packs()
     await outside.objects.delete(head_key(tenant, subject))
+    removed_count = borrowed_count = 0
     # Key order is manifests before packs: what names goes before what is named.
     async for info in outside.objects.list(subject_prefix(tenant, subject)):
         placed = parse_key(info.key)
         if placed and placed.kind is Kind.PACK and (borrowed is None or info.key in borrowed):
+            borrowed_count += 1
             continue
         await outside.objects.delete(info.key)
+        removed_count += 1
+    return Shredded(destroyed_at_s, removed_count, borrowed_count)
 
 
-async def _borrowed_packs(outside: Outside, lender: Lender) -> set[str] | None:
-    """Keys of the lender's packs that other live manifests name; None if that cannot be known: then all must stay."""
-    borrowed: set[str] = set()
-    unknown: list[str] = []
+class _Borrowed:
+    """Which packs of a lender other live manifests name."""
 
-    async def look_at(item: tuple[Placed, ObjectInfo]) -> None:
+    def __init__(self, outside: Outside, lender: Lender) -> None:
+        self._outside = outside
+        self._lender = lender
+        self._packs: set[str] = set()
+        self._seen: set[Placed] = set()
+        self._unknown: list[str] = []
+
+    async def packs(self) -> set[str] | None:
+        """Their keys; None if that cannot be known: then all must stay."""
+        for _ in range(2):
+            others = []
+            async for info in self._outside.objects.list(ROOT):
+                placed = parse_key(info.key)
+                if placed and placed.kind is Kind.MANIFEST and placed.owner != self._lender:
+                    others.append((placed, info))
+            await for_each(
+                [item for item in others if item[0] not in self._seen], self._look_at, limit=REQUEST_COUNT_MAX
+            )
+        return None if self._unknown else self._packs
+
+    async def _look_at(self, item: tuple[Placed, ObjectInfo]) -> None:
         placed, info = item
+        self._seen.add(placed)
+        manifests = self._outside.manifests
         try:
-            header = await outside.manifests.header(placed, size_bytes=info.size_bytes)
-            if lender in header.lenders:
-                manifest, _ = await outside.manifests.open_placed(placed)
-                borrowed.update(pack_key(pack) for pack in manifest.packs if pack.owner == lender)
+            header = await manifests.header(placed, size_bytes=info.size_bytes)
+            if self._lender in header.lenders:
+                manifest, _ = await manifests.open_placed(placed)
+                self._packs.update(pack_key(pack) for pack in manifest.packs if pack.owner == self._lender)
         except KeyDestroyed:
             return
         except NotFound as error:
-            if await _exists(outside, placed.key):
-                unknown.append(error.message)
+            if await _exists(self._outside, placed.key):
+                self._unknown.append(error.message)
         except TorporError as error:
-            unknown.append(error.message)
-
-    others = []
-    async for info in outside.objects.list(ROOT):
-        placed = parse_key(info.key)
-        if placed and placed.kind is Kind.MANIFEST and placed.owner != lender:
-            others.append((placed, info))
-    await for_each(others, look_at, limit=REQUEST_COUNT_MAX)
-    return None if unknown else borrowed
+            self._unknown.append(error.message)
 
 
 async def _exists(outside: Outside, key: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from torpor.domain.ids import TenantId
@@ -13,9 +13,10 @@ from torpor.ports.keys import KeyStore
 from torpor.ports.objects import ObjectStore
 from torpor.store.check import check_store
 from torpor.store.forking import ForkRequest, fork_snapshot
+from torpor.store.layout import subject_prefix
 from torpor.store.outside import Outside
 from torpor.store.reader import read_snapshot
-from torpor.store.removal import delete_snapshot, delete_subject
+from torpor.store.removal import Shredded, delete_snapshot, delete_subject
 from torpor.store.requests import (
     CheckReport,
     PartSource,
@@ -27,11 +28,14 @@ from torpor.store.requests import (
     WriteRequest,
 )
 from torpor.store.resident import Resident
+from torpor.store.survey import HeadChoice, SubjectHead, SubjectWithoutHead, history, survey_subjects
+from torpor.store.sweep import SweepReport, SweepRequest, sweep_store
 from torpor.store.writer import write_snapshot
 
 __all__ = [
     "CheckReport",
     "ForkRequest",
+    "HeadChoice",
     "Manifest",
     "PartSource",
     "Problem",
@@ -39,14 +43,19 @@ __all__ = [
     "ReadOptions",
     "ReadReport",
     "Resident",
+    "Shredded",
     "SnapshotRef",
     "SnapshotStore",
     "StoredSnapshot",
+    "SubjectHead",
+    "SubjectWithoutHead",
+    "SweepReport",
+    "SweepRequest",
     "WriteRequest",
 ]
 
-
 PLAIN_READ = ReadOptions()
+PLAIN_SWEEP = SweepRequest()
 
 
 class SnapshotStore:
@@ -112,6 +121,28 @@ class SnapshotStore:
         """The subject's newest snapshot, from its pointer; None if it has none. Raises: Corrupt."""
         return await self._outside.heads.read(tenant, subject)
 
+    async def history(self, tenant: TenantId, subject: str) -> Sequence[SnapshotRef]:
+        """The subject's snapshots, newest first; the second is what a failure may fall back to if the caller allows it.
+
+        Not opened. Raises: Corrupt.
+        """
+        return await history(self._outside, tenant, subject, subject_prefix(tenant, subject))
+
+    def subjects(self) -> AsyncIterator[SubjectHead | SubjectWithoutHead]:
+        """Every subject of the store with the snapshot that counts, opened; the rule is in ``store.survey``.
+
+        Shredded subjects come as such. Changes nothing.
+        """
+        return survey_subjects(self._outside)
+
+    async def collect_garbage(self, request: SweepRequest = PLAIN_SWEEP) -> SweepReport:
+        """Remove what nothing needs and has not needed for the grace; the rules are in ``store.garbage``.
+
+        Safe beside writers, readers and other collections, and to be killed anywhere. A dry run changes nothing.
+        Raises: Conflict if another collection ran meanwhile: nothing was removed.
+        """
+        return await sweep_store(self._outside, request)
+
     async def check(self, tenant: TenantId | None = None) -> CheckReport:
         """Verify one tenant's snapshots, or all, end to end: every chunk is decrypted and hashed. Changes nothing.
 
@@ -127,9 +158,10 @@ class SnapshotStore:
         """
         await delete_snapshot(self._outside, ref)
 
-    async def delete_subject(self, tenant: TenantId, subject: str) -> None:
+    async def delete_subject(self, tenant: TenantId, subject: str) -> Shredded:
         """Destroy the subject's key, which makes its snapshots unreadable at once; then remove its objects. Idempotent.
 
-        Packs that a fork or a clone names stay, and their relatives can read them: they hold the keys of their chunks.
+        The shred is complete on return, and for good: neither old object versions nor old catalogs undo it. Packs that a
+        fork or a clone names stay, and their relatives can read them: they hold the keys of their chunks.
         """
-        await delete_subject(self._outside, tenant, subject)
+        return await delete_subject(self._outside, tenant, subject)
