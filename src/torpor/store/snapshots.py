@@ -161,7 +161,7 @@ class SnapshotStore:
     async def delete_subject(self, tenant: TenantId, subject: str) -> Shredded:
         """Destroy the subject's key, which makes its snapshots unreadable at once; then remove its objects. Idempotent.
 
-        The shred is complete on return, and for good: neither old object versions nor old catalogs undo it. Packs that a
-        fork or a clone names stay, and their relatives can read them: they hold the keys of their chunks.
+        The shred is complete on return, and for good: neither old object versions nor old catalogs undo it. Packs that
+        a fork or a clone names stay, and their relatives can read them: they hold the keys of their chunks.
         """
         return await delete_subject(self._outside, tenant, subject)

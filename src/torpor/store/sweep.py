@@ -29,7 +29,7 @@ from torpor.store.survey import ManifestState, Survey, open_for_survey, take_sur
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """``plan``: what was decided. ``removed``: what went (a dry run: none). ``spared``: what came into use meanwhile."""
+    """``plan``: what was decided. ``removed``: what went (dry run: none). ``spared``: what came into use meanwhile."""
 
     plan: GarbagePlan
     removed: tuple[Garbage, ...]
