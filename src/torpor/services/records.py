@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
-from torpor.domain.errors import Conflict, StaleRevision
+from torpor.domain.errors import Conflict, StaleRevision, Unavailable
 from torpor.domain.ids import SessionId, TenantId
 from torpor.domain.lifecycle import Accepted, Denied, Event, Ignored, decide
 from torpor.domain.session import Session
 from torpor.ports.catalog import Catalog
 from torpor.ports.clock import Clock
+from torpor.services.patience import patiently
 
 RACES_MAX = 20
 
@@ -23,16 +26,36 @@ class Decided:
 
 
 class Records:
-    """Applies events by compare-and-swap, before any effect runs."""
+    """Applies events by compare-and-swap, before any effect runs.
+
+    One event at a time for each session, so that a write whose answer was lost can be told from another's.
+    """
 
     def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._catalog = catalog
         self._clock = clock
+        self._turns: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
 
     async def apply(self, tenant: TenantId, session: SessionId, event: Event) -> Decided:
-        """Store what ``event`` does. Raises: Conflict with the lifecycle's reason; NotFound."""
+        """Store what ``event`` does; a catalog that does not answer is waited for.
+
+        Raises: Conflict with the lifecycle's reason; NotFound; Unavailable: it may or may not be stored.
+        """
+        turn = self._turns.setdefault(session, asyncio.Lock())
+        async with turn:
+            unanswered: list[Accepted] = []
+            return await patiently(
+                lambda: self._attempt(tenant, session, event, unanswered),
+                Unavailable,
+                deed=f"store {type(event).__name__} of {session}",
+            )
+
+    async def _attempt(self, tenant: TenantId, session: SessionId, event: Event, unanswered: list[Accepted]) -> Decided:
         for _ in range(RACES_MAX):
             record = await self._catalog.get(tenant, session)
+            for written in unanswered:
+                if record == replace(written.session, revision=written.session.revision + 1):
+                    return Decided(record, written)
             decision = decide(record, event, now_s=self._clock.wall_s())
             match decision:
                 case Ignored():
@@ -40,6 +63,7 @@ class Records:
                 case Denied(reason):
                     raise conflict(record, reason)
                 case Accepted():
+                    unanswered.append(decision)
                     try:
                         return Decided(await self._catalog.replace(decision.session), decision)
                     except StaleRevision:

@@ -74,9 +74,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """See asyncio."""
         return _Future(next(self._numbers), loop=self)
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: object, func: Callable[..., Result], *args: object
-    ) -> asyncio.Future[Result]:
+    def run_in_executor(self, executor: object, func: Callable[..., Result], *args: object) -> asyncio.Future[Result]:
         """The work is done by the time this returns."""
         del executor
         future: asyncio.Future[Result] = self.create_future()
