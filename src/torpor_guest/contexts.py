@@ -12,7 +12,7 @@ from typing import Any
 
 from torpor_guest.bursts import Alarm, Burst, End, Outcome, Outlet, Place, Stopwatch, Turnstile, follow
 from torpor_guest.parking import Parking
-from torpor_guest.processes import Launch, Process, Processes, signal_name
+from torpor_guest.processes import Launch, Process, Processes, account_of, signal_name
 from torpor_guest.pump import Pump, Sink
 from torpor_guest.settings import Refused, Settings
 from torpor_guest.worker import LENGTH
@@ -51,15 +51,15 @@ class Worker:
         processes.watch(self.process, pump.exited)
 
     def _start(self, settings: Settings, name: str) -> tuple[Process, int, int, Pump]:
-        env = {**settings.environment.values(), "TORPOR_CONTEXT": name}
+        account = account_of(settings.user)
+        env = {**settings.environment.values(), **(account.env if account else {}), "TORPOR_CONTEXT": name}
         stdin = os.open(os.devnull, os.O_RDONLY)
         commands, reports, placed, stdout, stderr = (os.pipe() for _ in range(5))
         fds = (commands[0], reports[1], placed[0], *self.parking.child_fds)
         argv = (settings.python, "-c", _BOOT, settings.lib_dir, *(str(fd) for fd in fds))
-        home = env.get("HOME", "/")
-        cwd = home if os.path.isdir(home) else "/"
+        launch = Launch(argv, env, stdin, stdout[1], stderr[1], settings.folder_for(env), settings.user, pass_fds=fds)
         try:
-            process = self._processes.start(Launch(argv, env, stdin, stdout[1], stderr[1], cwd, pass_fds=fds))
+            process = self._processes.start(launch)
         except Refused:
             for fd in (commands[1], reports[0], placed[1], stdout[0], stderr[0]):
                 os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torpor_guest import LIB_DIR, WARMUP_PATH
+from torpor_guest import LIB_DIR, SETTINGS_PATH, WARMUP_PATH
 
 DEFAULT_ENV = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -66,7 +67,8 @@ class Settings:
     """An agent's fixed surroundings.
 
     ``contained``: an ordinary process for tests: files of the contract go below ``root``, only descendants are
-    stopped, and steps that would change the machine (hostname, capabilities) are left out.
+    stopped, and steps that would change the machine (hostname, capabilities) are left out. ``user``, ``workdir``: of
+    the template, for contexts and shells; without ``workdir`` it is the user's home.
     """
 
     contained: bool = False
@@ -78,7 +80,14 @@ class Settings:
     stop_timeout_s: float = 2.0
     reseed_timeout_s: float = 2.0
     grace_s: float = 2.0
+    user: str = "root"
+    workdir: str = ""
     environment: Environment = field(default_factory=lambda: Environment(base_environment()))
+
+    def folder_for(self, env: Mapping[str, str]) -> str:
+        """Where contexts, shells and processes start that name no folder: the template's, else the home."""
+        wanted = (self.workdir, env.get("HOME", "/"))
+        return next((folder for folder in wanted if folder and os.path.isdir(folder)), "/")
 
 
 def base_environment() -> dict[str, str]:
@@ -86,10 +95,17 @@ def base_environment() -> dict[str, str]:
     return {**DEFAULT_ENV, **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}
 
 
+def template_settings(path: Path = Path(SETTINGS_PATH)) -> Settings:
+    """PID 1's, with what the template says in its ``{"env", "user", "workdir"}``."""
+    said: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+    environment = Environment({**base_environment(), **said.get("env", {})})
+    return Settings(user=said.get("user", "root"), workdir=said.get("workdir", ""), environment=environment)
+
+
 def settings_from(arguments: list[str]) -> Settings:
     """``[]`` for PID 1; ``["--contained", DIR, GRACE_S?]`` for tests."""
     if not arguments:
-        return Settings()
+        return template_settings()
     if arguments[0] != "--contained" or len(arguments) not in {2, 3}:
         raise SystemExit("usage: torpor_guest [--contained DIR [GRACE_S]]")
     root = Path(arguments[1])

@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 from torpor_guest.bursts import Alarm, Burst, End, Outcome, Outlet, Place, Stopwatch, Turnstile, follow
-from torpor_guest.processes import Launch, Process, Processes
+from torpor_guest.processes import Launch, Process, Processes, account_of
 from torpor_guest.procfs import processes
 from torpor_guest.pump import Pump, Sink
 from torpor_guest.settings import Refused, Settings
@@ -62,13 +62,13 @@ class Shell:
         processes_.watch(self.process, pump.exited)
 
     def _start(self, settings: Settings, name: str) -> tuple[Process, int, Pump]:
-        env = {**settings.environment.values(), "TORPOR_SHELL": name}
+        account = account_of(settings.user)
+        env = {**settings.environment.values(), **(account.env if account else {}), "TORPOR_SHELL": name}
         stdin = os.open(os.devnull, os.O_RDONLY)
         commands, marks, stdout, stderr = os.pipe(), os.pipe(), os.pipe(), os.pipe()
         fds = tuple(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD) for fd in (commands[0], marks[1]))
-        home = env.get("HOME", "/")
-        cwd = home if os.path.isdir(home) else "/"
-        launch = Launch(_argv(*fds), env, stdin, stdout[1], stderr[1], cwd, pass_fds=fds)
+        cwd = settings.folder_for(env)
+        launch = Launch(_argv(*fds), env, stdin, stdout[1], stderr[1], cwd, settings.user, pass_fds=fds)
         try:
             process = self._processes.start(launch)
         except Refused:
