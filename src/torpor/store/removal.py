@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from torpor.domain.errors import KeyDestroyed, NotFound, TorporError
+from torpor.domain.errors import KeyDestroyed, NotFound, TorporError, Unavailable
 from torpor.domain.ids import TenantId
 from torpor.domain.snapshot import Lender, SnapshotRef, parse_key_part
 from torpor.ports.objects import ObjectInfo
@@ -109,6 +109,8 @@ class _Borrowed:
                 self._packs.update(pack_key(pack) for pack in manifest.packs if pack.owner == self._lender)
         except KeyDestroyed:
             return
+        except Unavailable:
+            raise  # of the moment: the caller repeats the call, and then it is known
         except NotFound as error:
             if await _exists(self._outside, placed.key):
                 self._unknown.append(error.message)
