@@ -17,7 +17,7 @@ from torpor.domain.session import SnapshotRecord
 from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine, InstanceShape
 from torpor.ports.entropy import Entropy
-from torpor.ports.guest import Cause, GuestDialer, Notice
+from torpor.ports.guest import Cause, Guest, GuestDialer, Notice
 from torpor.ports.staging import Staging
 from torpor.services.capture import Capture, CaptureOrder
 from torpor.services.live import Live
@@ -25,6 +25,7 @@ from torpor.services.live import Live
 WARMUP_TIMEOUT_S = 300.0
 
 Progress = Callable[[str], Awaitable[None]]
+Check = Callable[[Guest], Awaitable[None]]
 
 
 class GoldenForge:
@@ -37,9 +38,18 @@ class GoldenForge:
         self._clock, self._entropy = origin
 
     async def forge(
-        self, engine: Engine, shape: InstanceShape, order: CaptureOrder, progress: Progress
+        self,
+        engine: Engine,
+        shape: InstanceShape,
+        order: CaptureOrder,
+        progress: Progress,
+        *,
+        check: Check | None = None,
     ) -> SnapshotRecord:
-        """Raises: GuestError if the warm-up failed; what the engine and the store raise."""
+        """``check``: must return before the capture; what it raises ends the forging.
+
+        Raises: GuestError if the warm-up failed; what the engine and the store raise.
+        """
         async with self._staging.folder() as folder:
             async with self._created(engine, shape) as cold:
                 await progress("starting it cold and warming the default context")
@@ -48,6 +58,9 @@ class GoldenForge:
                 warmed = await cold.guest.code("", timeout_s=WARMUP_TIMEOUT_S)
                 if warmed.error is not None or warmed.timed_out:
                     raise GuestError(f"cannot warm the template: {warmed.error}")
+                if check is not None:
+                    await progress("waiting until it is ready")
+                    await check(cold.guest)
                 await cold.guest.quiesce()
                 checkpoint = await engine.checkpoint(cold.instance, folder)
             async with self._created(engine, shape) as clone:
