@@ -16,7 +16,7 @@ from torpor.domain.ids import InstanceId, SessionId, id_from_entropy, is_id
 from torpor.domain.session import Durability, Limits, Session, SnapshotRecord, Status
 from torpor.ports.catalog import Page, TemplateRecord
 from torpor.ports.guest import BurstResult, Cause, CodeError, Output, StreamKind
-from torpor.services.requests import Burst, Resumption
+from torpor.services.requests import Burst, CreateRequest, Resumption
 
 NOW_S = 1_790_000_000.0
 IMAGE_BYTES = 256 * 1024 * 1024
@@ -73,6 +73,8 @@ class MemoryBackend:
             persistence=request.persistence,
             limits=Limits(),
             metadata=dict(request.metadata),
+            policy=request.policy,
+            hard_deadline_at_s=None if request.ttl_s is None else NOW_S + request.ttl_s,
             env=dict(request.env),
             generation=1,
             operation=1,
@@ -120,6 +122,31 @@ class MemoryBackend:
                 instance=None,
             )
         return session
+
+    async def snapshot(self, tenant, ref):
+        session = await self.get(tenant, ref)
+        sequence = session.snapshot.sequence + 1 if session.snapshot else 1
+        taken = SnapshotRecord({}, sequence, NOW_S - 60, IMAGE_BYTES, 1_234_567, {"checkpoint": 190.5})
+        return self._store(session, snapshot=taken)
+
+    async def fork(self, tenant, ref, request):
+        source = await self.snapshot(tenant, ref)
+        copies = []
+        for name in request.names or (None,) * request.count:
+            copy, how = await self.create(tenant, CreateRequest(name=name, metadata=request.metadata))
+            copies.append((self._store(copy, forked_from=source.id), replace(how, cause=Cause.FORKED)))
+        return copies
+
+    async def set_clocks(self, tenant, ref, change):
+        session = await self.get(tenant, ref)
+        changed = {name: getattr(change.policy, name) for name in change.fields - {"ttl_s"}}
+        at_s = session.hard_deadline_at_s
+        if "ttl_s" in change.fields:
+            at_s = None if change.ttl_s is None else NOW_S + change.ttl_s
+        return self._store(session, policy=replace(session.policy, **changed), hard_deadline_at_s=at_s)
+
+    def awake_because(self, session):
+        return ("a burst is in flight",) if self.sessions[session].status is Status.RUNNING else ()
 
     async def resume(self, tenant, ref, *, allow_older=False):
         self.allowed_older = allow_older

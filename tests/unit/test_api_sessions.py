@@ -81,6 +81,8 @@ async def test_resuming_tells_the_gap_once(api):
     assert first["generation"] == 2
     assert first["resumed"] == {
         "cause": "resumed",
+        "outcome": "resumed",
+        "stepped_down": [],
         "gap_s": 3600.0,
         "wall_time": "2026-09-21T14:13:20.000Z",
         "tier": "local",

@@ -223,7 +223,7 @@ def test_what_is_no_frame_is_corrupt(data):
 
 
 def test_what_is_left_out_is_the_servers_to_choose():
-    assert calls.create({"name": None, "template": "base"}).body == {"template": "base"}
+    assert calls.create({"template": "base", "idle_s": None}).body == {"template": "base", "idle_s": None}
     assert json.loads(calls.execute("one", ["ls"], timeout_s=None).content()) == {"argv": ["ls"]}
 
 

@@ -53,6 +53,19 @@ class Client:
         """The engine the server uses."""
         return self.send(calls.engine())
 
+    def snapshot(self, ref: str) -> JSON:
+        """Store what a session is now."""
+        return self.send(calls.snapshot(ref))
+
+    def fork(self, ref: str, **request: Any) -> list[JSON]:  # noqa: ANN401 - the fields of ForkBody
+        """Copies of a session, running."""
+        found: list[JSON] = self.send(calls.fork(ref, request))["sessions"]
+        return found
+
+    def set_clocks(self, ref: str, **clocks: Any) -> JSON:  # noqa: ANN401 - the fields of ClocksBody
+        """Set clocks anew."""
+        return self.send(calls.set_clocks(ref, clocks))
+
     def create(self, **request: Any) -> JSON:  # noqa: ANN401 - the fields of CreateBody
         """A new session, running; ``request`` holds template, name, persistence, metadata, env."""
         return self.send(calls.create(request))

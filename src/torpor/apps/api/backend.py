@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from torpor.domain.ids import TenantId
+from torpor.domain.ids import SessionId, TenantId
 from torpor.domain.session import Durability, Session
 from torpor.ports.catalog import Page, TemplateRecord
-from torpor.ports.guest import OnOutput, ProcessSpec
-from torpor.services.requests import Burst, CreateRequest, Resumption
+from torpor.ports.guest import Guest, OnOutput, ProcessSpec
+from torpor.services.requests import Burst, ClockChange, CreateRequest, ForkRequest, Resumption
 
 
 class Backend(Protocol):
@@ -33,6 +34,26 @@ class Backend(Protocol):
 
     async def pause(self, tenant: TenantId, ref: str, *, wait: Durability | None = Durability.DISK) -> Session:
         """Pause, and wait until it is that durable. Raises: Unsupported for a durability that is not offered."""
+        ...
+
+    async def snapshot(self, tenant: TenantId, ref: str) -> Session:
+        """Store what it is now, and let it go on. Raises: Conflict, Unsupported (ephemeral), StorageFull."""
+        ...
+
+    async def fork(self, tenant: TenantId, ref: str, request: ForkRequest) -> Sequence[tuple[Session, Resumption]]:
+        """Running copies of a session as it is now; all of them, or none. Raises: Conflict, Unsupported (ephemeral)."""
+        ...
+
+    async def set_clocks(self, tenant: TenantId, ref: str, change: ClockChange) -> Session:
+        """Set its clocks anew. Wakes nothing."""
+        ...
+
+    def awake_because(self, session: SessionId) -> tuple[str, ...]:
+        """What keeps it awake now, a phrase each."""
+        ...
+
+    def guest(self, tenant: TenantId, ref: str) -> AbstractAsyncContextManager[tuple[Guest, Resumption | None]]:
+        """Its guest, woken if need be, for calls that are no bursts: files, terminals, forwards, logs."""
         ...
 
     async def resume(

@@ -10,13 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from torpor.apps.api.tokens import TTL_S, TTL_S_MAX
 from torpor.domain.errors import InvalidArgument
-from torpor.domain.session import Durability, Persistence
+from torpor.domain.session import DeadlineAction, Durability, OnResume, Persistence, Policy
 from torpor.ports.guest import ProcessSpec
-from torpor.services.requests import METADATA_ENTRIES_MAX, CreateRequest
+from torpor.services.requests import METADATA_ENTRIES_MAX, ClockChange, CreateRequest, ForkRequest
 
 TIMEOUT_S_MAX = 7 * 24 * 3600.0
+DURATION_S_MAX = 10 * 365 * 24 * 3600.0
+FORKS_MAX = 64
+DEFAULTS = Policy()
 
 Timeout = Annotated[float, Field(gt=0, le=TIMEOUT_S_MAX, allow_inf_nan=False)]
+Duration = Annotated[float, Field(gt=0, le=DURATION_S_MAX, allow_inf_nan=False)]
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._-]+$")]
 Pairs = Annotated[dict[str, str], Field(max_length=METADATA_ENTRIES_MAX)]
 
@@ -27,7 +31,36 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class CreateBody(Request):
+class ClocksBody(Request):
+    """A session's clocks, in seconds; null: never. Those left out of a change stay as they are.
+
+    ``idle_s``: pause after so long without work. ``timeout_s``: run time until ``timeout_action``, standing still while
+    paused. ``ttl_s``: delete so long from now. ``retention_s``: delete when paused for so long.
+    """
+
+    idle_s: Duration | None = DEFAULTS.idle_s
+    timeout_s: Duration | None = DEFAULTS.timeout_s
+    timeout_action: Literal["pause", "kill"] = "pause"
+    ttl_s: Duration | None = None
+    retention_s: Duration | None = DEFAULTS.retention_s
+    on_resume: Literal["resume", "rebuild"] = "resume"
+
+    def policy(self) -> Policy:
+        """As the services take it."""
+        return Policy(
+            idle_s=self.idle_s,
+            timeout_s=self.timeout_s,
+            timeout_action=DeadlineAction(self.timeout_action),
+            retention_s=self.retention_s,
+            on_resume=OnResume(self.on_resume),
+        )
+
+    def change(self) -> ClockChange:
+        """As the services take it: what was said, and nothing else."""
+        return ClockChange(self.policy(), self.ttl_s, frozenset(self.model_fields_set))
+
+
+class CreateBody(ClocksBody):
     """A new session. ``get_or_create``: if one of that name exists, that one is answered, with 200, as it is."""
 
     template: str = "data"
@@ -36,6 +69,9 @@ class CreateBody(Request):
     persistence: Literal["memory", "filesystem", "ephemeral"] = "memory"
     metadata: Pairs = Field(default_factory=dict)
     env: Pairs = Field(default_factory=dict)
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    memory_bytes: Annotated[int, Field(gt=0)] | None = None
+    disk_bytes: Annotated[int, Field(gt=0)] | None = None
 
     def request(self) -> CreateRequest:
         """As the services take it."""
@@ -45,7 +81,26 @@ class CreateBody(Request):
             persistence=Persistence(self.persistence),
             metadata=self.metadata,
             env=self.env,
+            policy=self.policy(),
+            ttl_s=self.ttl_s,
         )
+
+    def limits(self) -> dict[str, float]:
+        """Those that were asked for. They are the template's, frozen with its golden snapshot; others are refused."""
+        asked = {"cpus": self.cpus, "memory_bytes": self.memory_bytes, "disk_bytes": self.disk_bytes}
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+class ForkBody(Request):
+    """``count`` copies; ``names``: none, or one for each."""
+
+    count: Annotated[int, Field(ge=1, le=FORKS_MAX)] = 1
+    names: Annotated[list[str], Field(max_length=FORKS_MAX)] = Field(default_factory=list)
+    metadata: Pairs = Field(default_factory=dict)
+
+    def request(self) -> ForkRequest:
+        """As the services take it."""
+        return ForkRequest(count=len(self.names) or self.count, names=tuple(self.names), metadata=self.metadata)
 
 
 class PauseBody(Request):
@@ -175,8 +230,27 @@ class Limits(BaseModel):
     pids_max: int
 
 
+class Clocks(BaseModel):
+    """How its clocks are set; null: never."""
+
+    idle_s: float | None
+    timeout_s: float | None
+    timeout_action: str
+    retention_s: float | None
+    on_resume: str
+
+
+class Moment(BaseModel):
+    """A line of the timeline: where it came to stand, when, and why."""
+
+    at: str
+    status: str
+    event: str
+    reason: str
+
+
 class SessionAnswer(BaseModel):
-    """A session."""
+    """A session. ``run_deadline_at`` while it runs, ``run_left_s`` while it does not; ``expires_at`` while it rests."""
 
     id: str
     name: str | None
@@ -199,16 +273,31 @@ class SessionAnswer(BaseModel):
     limits: Limits
     metadata: dict[str, str]
     env_names: list[str]
+    clocks: Clocks
+    hard_deadline_at: str | None
+    run_deadline_at: str | None
+    run_left_s: float | None
+    expires_at: str | None
+    forked_from: str | None
+    timeline: list[Moment]
     node: str
     instance: str | None
     last_error: str | None
     last_timings_ms: dict[str, float]
 
 
+class InspectAnswer(SessionAnswer):
+    """A session, and what keeps it awake now."""
+
+    awake_because: list[str]
+
+
 class Resumed(BaseModel):
-    """How and after how long the session came back."""
+    """How and after how long the session came back. ``outcome``: what of it; ``stepped_down``: why not more."""
 
     cause: str
+    outcome: str
+    stepped_down: list[str]
     gap_s: float
     wall_time: str
     tier: str
@@ -230,6 +319,12 @@ class TokenAnswer(BaseModel):
     token: str
     session: str
     expires_at: str
+
+
+class ForksAnswer(BaseModel):
+    """The copies, running."""
+
+    sessions: list[PlacedAnswer]
 
 
 class PageAnswer(BaseModel):

@@ -11,7 +11,7 @@ from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
 from torpor.apps.api.idempotency import IdempotencyKey, once
 from torpor.apps.api.tokens import Grant
 from torpor.apps.api.wire import JSON, instant, resumption_json, session_json
-from torpor.domain.errors import Conflict, InvalidArgument, NotFound
+from torpor.domain.errors import Conflict, InvalidArgument, NotFound, Unsupported
 from torpor.domain.ids import TenantId, parse_name
 from torpor.domain.session import Session
 
@@ -36,6 +36,7 @@ async def create(
         existing = await _existing(here, tenant, asked)
         if existing is not None:
             return 200, {**here.seen(existing), "resumed": None}
+        await _check_limits(here, tenant, asked)
         try:
             session, resumption = await here.backend.create(tenant, asked.request())
         except Conflict:
@@ -68,6 +69,20 @@ async def _existing(here: Context, tenant: TenantId, asked: schema.CreateBody) -
     return session
 
 
+async def _check_limits(here: Context, tenant: TenantId, asked: schema.CreateBody) -> None:
+    """Raises: Unsupported for limits that are not the template's: they are frozen with its golden snapshot."""
+    for template in await here.backend.templates(tenant) if asked.limits() else ():
+        for name, value in asked.limits().items():
+            has = template.shape.get(name)
+            if template.name == asked.template and has != value:
+                raise Unsupported(
+                    f"cannot create with {name} {value:g}: template {template.name} was captured with {has}, and a "
+                    "session has its template's limits; build a template with those that you need",
+                    field=name,
+                    offered=has,
+                )
+
+
 @router.get("", response_model=schema.PageAnswer)
 async def page(
     here: Here,
@@ -80,12 +95,13 @@ async def page(
     return {"sessions": [here.seen(session) for session in found.sessions], "cursor": found.cursor}
 
 
-@router.get("/{ref}", response_model=schema.SessionAnswer)
+@router.get("/{ref}", response_model=schema.InspectAnswer)
 async def inspect(here: Here, tenant: Tenant, ref: str) -> dict[str, Any]:
     """One session, by id or name, with its CPU and memory as of now."""
     session = await here.backend.get(tenant, ref)
     usage = await here.backend.usage(tenant, session.id)
-    return session_json(session, now_s=here.clock.wall_s(), usage=usage)
+    awake_because = list(here.backend.awake_because(session.id))
+    return {**session_json(session, now_s=here.clock.wall_s(), usage=usage), "awake_because": awake_because}
 
 
 @router.delete("/{ref}", response_model=schema.SessionAnswer)
@@ -118,6 +134,32 @@ async def resume(here: Here, tenant: Tenant, ref: str, body: schema.ResumeBody |
     allow_older = (body or schema.ResumeBody()).allow_older
     session, resumption = await here.backend.resume(tenant, ref, allow_older=allow_older)
     return {**here.seen(session), "resumed": resumption_json(resumption)}
+
+
+@router.post("/{ref}/snapshot", response_model=schema.SessionAnswer)
+async def snapshot(here: Here, tenant: Tenant, ref: str) -> dict[str, Any]:
+    """Store what a session is now, and let it go on."""
+    return here.seen(await here.backend.snapshot(tenant, ref))
+
+
+@router.post("/{ref}/fork", status_code=201, response_model=schema.ForksAnswer)
+async def fork(
+    here: Here, tenant: Tenant, ref: str, body: schema.ForkBody | None = None, *, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Copies of a session as it is now, each with an identity of its own. All of them, or none."""
+    asked = body or schema.ForkBody()
+
+    async def work() -> tuple[int, JSON]:
+        forks = await here.backend.fork(tenant, ref, asked.request())
+        return 201, {"sessions": [{**here.seen(one), "resumed": resumption_json(how)} for one, how in forks]}
+
+    return await once(here, tenant, idempotency_key, (f"fork {ref}", asked), work)
+
+
+@router.patch("/{ref}/clocks", response_model=schema.SessionAnswer)
+async def set_clocks(here: Here, tenant: Tenant, ref: str, body: schema.ClocksBody) -> dict[str, Any]:
+    """Set those clocks of a session that the body names. A paused one stays paused."""
+    return here.seen(await here.backend.set_clocks(tenant, ref, body.change()))
 
 
 @router.post("/{ref}/tokens", status_code=201, response_model=schema.TokenAnswer)

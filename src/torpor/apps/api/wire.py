@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torpor.apps.api.output import Collector, text_or_none
+from torpor.domain.clocks import expires_at_s
 from torpor.domain.errors import TorporError
 from torpor.domain.session import Session, SnapshotRecord
 from torpor.ports.catalog import TemplateRecord
@@ -57,10 +58,33 @@ def session_json(session: Session, *, now_s: float, usage: Mapping[str, float] |
         },
         "metadata": dict(session.metadata),
         "env_names": sorted(session.env),  # values may be secrets
+        **_clocks_json(session),
+        "forked_from": session.forked_from,
+        "timeline": [
+            {"at": instant(one.at_s), "status": one.status.value, "event": one.event, "reason": one.reason}
+            for one in session.timeline
+        ],
         "node": session.node,
         "instance": session.instance,
         "last_error": session.last_error,
         "last_timings_ms": dict(session.last_timings_ms),
+    }
+
+
+def _clocks_json(session: Session) -> JSON:
+    policy = session.policy
+    return {
+        "clocks": {
+            "idle_s": policy.idle_s,
+            "timeout_s": policy.timeout_s,
+            "timeout_action": policy.timeout_action.value,
+            "retention_s": policy.retention_s,
+            "on_resume": policy.on_resume.value,
+        },
+        "hard_deadline_at": instant_or_none(session.hard_deadline_at_s),
+        "run_deadline_at": instant_or_none(session.run_deadline_at_s),
+        "run_left_s": None if session.run_left_s is None else round(session.run_left_s, 3),
+        "expires_at": instant_or_none(expires_at_s(session)),
     }
 
 
@@ -81,9 +105,11 @@ def resumption_json(resumption: Resumption | None) -> JSON | None:
         return None
     return {
         "cause": resumption.cause.value,
+        "outcome": resumption.outcome.value,
+        "stepped_down": list(resumption.stepped_down),
         "gap_s": round(resumption.gap_s, 3),
         "wall_time": instant(resumption.wall_time_s),
-        "tier": resumption.tier,
+        "tier": str(resumption.tier),
         "generation": resumption.generation,
         "attempts": resumption.attempts,
         "dropped": list(resumption.dropped),

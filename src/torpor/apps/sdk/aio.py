@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -13,7 +13,7 @@ import httpx
 
 from torpor.apps.sdk import answers, calls
 from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
-from torpor.apps.sdk.options import CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
+from torpor.apps.sdk.options import Clocks, CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
 from torpor.apps.sdk.results import Gathering, Result, SessionInfo, Token
 from torpor.apps.sdk.sync import pieces_of
 
@@ -183,6 +183,22 @@ class AsyncSession:
     async def resume(self, *, allow_older: bool = False) -> SessionInfo:
         """See ``Session``."""
         return await self._seen(calls.resume(self.id, allow_older=allow_older))
+
+    async def snapshot(self) -> SessionInfo:
+        """See ``Session``."""
+        return await self._seen(calls.snapshot(self.id))
+
+    async def fork(
+        self, count: int = 1, *, names: Sequence[str] = (), metadata: Mapping[str, str] | None = None
+    ) -> list[AsyncSession]:
+        """See ``Session``."""
+        request = {"count": count, "names": list(names), "metadata": dict(metadata or {})}
+        said = await self._transport.json(calls.fork(self.id, request, idempotency_key=secrets.token_hex(16)))
+        return [AsyncSession(self._transport, one) for one in said["sessions"]]
+
+    async def set_clocks(self, **clocks: Unpack[Clocks]) -> SessionInfo:
+        """See ``Session``."""
+        return await self._seen(calls.set_clocks(self.id, clocks))
 
     async def refresh(self) -> SessionInfo:
         """See ``Session``."""

@@ -71,8 +71,8 @@ def store_check() -> Call:
 
 
 def create(request: Mapping[str, Any], *, idempotency_key: str | None = None) -> Call:
-    """A new session; the fields of ``CreateBody``. Those that are None are left to the server's defaults."""
-    return Call("POST", "/v1/sessions", headers=_keyed(idempotency_key), body=_given(request))
+    """A new session; the fields of ``CreateBody``. What is left out is the server's to choose."""
+    return Call("POST", "/v1/sessions", headers=_keyed(idempotency_key), body=dict(request))
 
 
 def sessions(cursor: str | None = None, *, limit: int = 100) -> Call:
@@ -99,6 +99,21 @@ def pause(ref: str, *, wait: str | None = "disk", idempotency_key: str | None = 
 def resume(ref: str, *, allow_older: bool = False) -> Call:
     """Bring a session back."""
     return Call("POST", f"{of(ref)}/resume", body={"allow_older": allow_older})
+
+
+def snapshot(ref: str) -> Call:
+    """Store what a session is now."""
+    return Call("POST", f"{of(ref)}/snapshot")
+
+
+def fork(ref: str, request: Mapping[str, Any], *, idempotency_key: str | None = None) -> Call:
+    """Copies of a session; the fields of ``ForkBody``."""
+    return Call("POST", f"{of(ref)}/fork", headers=_keyed(idempotency_key), body=dict(request))
+
+
+def set_clocks(ref: str, clocks: Mapping[str, Any]) -> Call:
+    """The clocks to set anew; the fields of ``ClocksBody``, None for never."""
+    return Call("PATCH", f"{of(ref)}/clocks", body=dict(clocks))
 
 
 def interrupt(ref: str, *, context: str = "default") -> Call:

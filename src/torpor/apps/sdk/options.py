@@ -10,10 +10,27 @@ from torpor.apps.sdk.results import Listeners
 _LISTENERS = frozenset(Listeners.__annotations__)
 
 
-class CreateOptions(TypedDict, total=False):
-    """Of a new session. Defaults: template ``data``, persistence ``memory``, nothing else."""
+class Clocks(TypedDict, total=False):
+    """Seconds; None: never. Defaults: pause after 30 s without work, delete 30 days after a pause, no other end.
+
+    ``timeout_s``: run time until ``timeout_action`` (``pause`` or ``kill``). ``ttl_s``: delete so long from now.
+    """
+
+    idle_s: float | None
+    timeout_s: float | None
+    timeout_action: str
+    ttl_s: float | None
+    retention_s: float | None
+    on_resume: str
+
+
+class CreateOptions(Clocks, total=False):
+    """Of a new session. Defaults: template ``data``, persistence ``memory``. Limits are the template's."""
 
     template: str
+    cpus: float
+    memory_bytes: int
+    disk_bytes: int
     metadata: Mapping[str, str]
     env: Mapping[str, str]
     persistence: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -12,7 +12,7 @@ import httpx
 
 from torpor.apps.sdk import answers, calls
 from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
-from torpor.apps.sdk.options import CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
+from torpor.apps.sdk.options import Clocks, CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
 from torpor.apps.sdk.results import Gathering, Result, SessionInfo, Token
 
 JSON = dict[str, Any]
@@ -185,6 +185,22 @@ class Session:
     def resume(self, *, allow_older: bool = False) -> SessionInfo:
         """Bring it back now; bursts and files do so on their own."""
         return self._seen(calls.resume(self.id, allow_older=allow_older))
+
+    def snapshot(self) -> SessionInfo:
+        """Store what it is now, and let it go on."""
+        return self._seen(calls.snapshot(self.id))
+
+    def fork(
+        self, count: int = 1, *, names: Sequence[str] = (), metadata: Mapping[str, str] | None = None
+    ) -> list[Session]:
+        """Copies of it as it is now, running, each with an identity of its own; all of them, or none."""
+        request = {"count": count, "names": list(names), "metadata": dict(metadata or {})}
+        said = self._transport.json(calls.fork(self.id, request, idempotency_key=secrets.token_hex(16)))
+        return [Session(self._transport, one) for one in said["sessions"]]
+
+    def set_clocks(self, **clocks: Unpack[Clocks]) -> SessionInfo:
+        """Set those clocks that are given anew; None: never."""
+        return self._seen(calls.set_clocks(self.id, clocks))
 
     def refresh(self) -> SessionInfo:
         """Ask what holds now; also kept as ``info``."""
