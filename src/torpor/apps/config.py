@@ -21,20 +21,28 @@ from torpor.domain.errors import InvalidArgument, Unauthenticated
 DEFAULT_HOME = "~/.torpor"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7780
+DEFAULT_CACHE_BYTES = 4 * 1024**3
 KEY_CHARACTERS_MIN = 20
 RUNTIME_ROOT = Path("/run/torpor")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One home, the server's address and the key to use there.
+    """One home, the server's address and the key to use there, and where objects and keys of the store lie.
 
     ``api_key`` is None unless it was given by flag or environment; then the home's ``api.key`` counts.
+    ``store_url`` and ``keys`` are None for the home's own folders. The URL is parsed where the store is opened (clients
+    need none). ``cache_bytes`` bounds this node's copies of a remote store's objects; 0 for none. ``warm_bytes``:
+    memory in which paused instances may stay frozen; 0 gives all of it back at once.
     """
 
     home: Path
     api_url: str
     api_key: str | None = None
+    store_url: str | None = None
+    keys: Path | None = None
+    cache_bytes: int = DEFAULT_CACHE_BYTES
+    warm_bytes: int = 0
 
     @classmethod
     def read(
@@ -58,7 +66,16 @@ class Config:
         key = api_key or environment.get("TORPOR_API_KEY") or None
         if key is not None:
             _check_key(key, source="TORPOR_API_KEY")
-        return cls(home=folder, api_url=_checked_url(url), api_key=key)
+        keys = environment.get("TORPOR_KEYS_DIR")
+        return cls(
+            home=folder,
+            api_url=_checked_url(url),
+            api_key=key,
+            store_url=environment.get("TORPOR_STORE_URL") or None,
+            keys=_checked_folder(keys, setting="TORPOR_KEYS_DIR") if keys else None,
+            cache_bytes=_checked_bytes(environment, "TORPOR_CACHE_BYTES", default=DEFAULT_CACHE_BYTES),
+            warm_bytes=_checked_bytes(environment, "TORPOR_WARM_BYTES", default=0),
+        )
 
     @property
     def key_file(self) -> Path:
@@ -77,13 +94,18 @@ class Config:
 
     @property
     def store_dir(self) -> Path:
-        """The snapshot store's objects."""
+        """The snapshot store's objects, unless TORPOR_STORE_URL says otherwise."""
         return self.home / "store"
 
     @property
+    def cache_dir(self) -> Path:
+        """Copies of a remote store's objects, sealed as they are there. May be removed while no server runs."""
+        return self.home / "cache"
+
+    @property
     def keys_dir(self) -> Path:
-        """KEKs and per-session secrets. Back it up apart from ``store_dir``: together they are the plaintext."""
-        return self.home / "keys"
+        """KEKs and per-session secrets. Back it up apart from the store: together they are the plaintext."""
+        return self.keys or self.home / "keys"
 
     @property
     def engines_dir(self) -> Path:
@@ -218,6 +240,25 @@ def _check_key(key: str, *, source: str) -> None:
             "without spaces, for instance from `openssl rand -hex 32`",
             field="api_key",
         )
+
+
+def _checked_folder(path: str, *, setting: str) -> Path:
+    folder = Path(path).expanduser()
+    if not folder.is_absolute():
+        raise InvalidArgument(f"cannot use {path!r} as {setting}: write an absolute path", field="keys_dir")
+    return folder
+
+
+def _checked_bytes(environment: Mapping[str, str], setting: str, *, default: int) -> int:
+    text = environment.get(setting)
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidArgument(
+            f"cannot use {text!r} as {setting}: write a number of bytes, for instance {4 * 1024**3}, or 0 for none",
+            field=setting.removeprefix("TORPOR_").lower(),
+        )
+    return int(text)
 
 
 def _checked_url(url: str) -> str:

@@ -1,15 +1,17 @@
-"""Blobs by key. Retry, cache, metering and fault injection are wrappers that implement the same port."""
+"""Blobs by key. Retry, limit, cache, metering and fault injection are wrappers that implement the same port."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a listing says of one object. ``etag`` changes with every write of that key."""
+    """What a listing says of one object. ``etag`` changes with every write of other bytes."""
 
     key: str
     size_bytes: int
@@ -32,7 +34,10 @@ class ObjectStore(Protocol):
     async def put_if(self, key: str, data: bytes, *, etag: str | None) -> ObjectInfo:
         """Write only if the object's etag is ``etag``; ``None``: only if there is no such object.
 
-        Raises: StaleRevision if the condition did not hold. Not idempotent: after Unavailable read back.
+        Bytes that were there before may have the etag that they had (S3's is a digest of them), so ``data`` must hold
+        something unique to this write: that also tells, after a lost answer, whose write it is.
+        Raises: StaleRevision if the condition did not hold. Not idempotent: after Unavailable read back, and after
+        StaleRevision too, for a transport may have repeated the request by itself.
         """
         ...
 
@@ -55,3 +60,44 @@ class ObjectStore(Protocol):
     async def delete(self, key: str) -> None:
         """Remove the object; absent is fine. Idempotent."""
         ...
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of objects that were read meanwhile: over the network, or from this node's cache instead.
+
+    A store that is a folder of this node counts as neither.
+    """
+
+    fetched_bytes: int = 0
+    cached_bytes: int = 0
+
+    @property
+    def is_cold(self) -> bool:
+        """Something had to come over the network."""
+        return self.fetched_bytes > 0
+
+
+_TRAFFIC: ContextVar[Traffic | None] = ContextVar("torpor_object_traffic", default=None)
+
+
+@contextmanager
+def traffic_noted() -> Iterator[Traffic]:
+    """Count what object stores read for this task, and for tasks begun within the block, until it ends.
+
+    An inner block counts for itself alone.
+    """
+    traffic = Traffic()
+    token = _TRAFFIC.set(traffic)
+    try:
+        yield traffic
+    finally:
+        _TRAFFIC.reset(token)
+
+
+def note_traffic(*, fetched_bytes: int = 0, cached_bytes: int = 0) -> None:
+    """Called by adapters, once for each read, in the task that asked."""
+    traffic = _TRAFFIC.get()
+    if traffic is not None:
+        traffic.fetched_bytes += fetched_bytes
+        traffic.cached_bytes += cached_bytes

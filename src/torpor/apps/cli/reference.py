@@ -22,6 +22,14 @@ SETTINGS = (
     ("`TORPOR_HOME`", "`--home`", "`~/.torpor`", "the data folder, made with mode 0700"),
     ("`TORPOR_API_URL`", "`--api-url`", "the home's running server, else `http://127.0.0.1:7780`", "the server"),
     ("`TORPOR_API_KEY`", "none: a flag would show in `ps`", "`api.key` in the home", "the key, at least 20 characters"),
+    (
+        "`TORPOR_STORE_URL`",
+        "none",
+        "`store` in the home",
+        "where snapshots lie: `file:///FOLDER` or `s3://BUCKET/PREFIX`",
+    ),
+    ("`TORPOR_KEYS_DIR`", "none", "`keys` in the home", "KEKs and secrets: kept apart from the store and its backups"),
+    ("`TORPOR_CACHE_BYTES`", "none", "4294967296", "bound of this node's copies of a remote store; 0 for none"),
 )
 
 
@@ -41,6 +49,11 @@ KEY = """\
 The key of a home is made with mode 0600 on the first start. The command line sends it to this machine and to the home's
 own server only; any other server needs `TORPOR_API_KEY`. The server listens on loopback. It takes another `--host` only
 if the key was set before that start: by `TORPOR_API_KEY`, or by an `api.key` that exists and that nobody else may read.
+
+The last three are the server's. The query of an S3 URL may hold `endpoint=URL` for a store that speaks like S3,
+`region=NAME`, and `path_style=false` for a bucket in the host's name. Credentials come from the usual places:
+`AWS_ACCESS_KEY_ID` and its kin, a profile of `~/.aws/credentials`, web identity, container or instance metadata. A
+server with an empty home, given the store's URL and a copy of the keys, can open every snapshot there.
 
 ## Exit codes
 """

@@ -1,4 +1,7 @@
-"""What every object store keeps. Subclass with a fixture ``objects`` that gives an empty store."""
+"""What every object store keeps. Subclass with a fixture ``objects`` that gives an empty store.
+
+A store whose etags are digests of the bytes says so with ``ETAGS_ARE_DIGESTS``.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from torpor.ports.objects import ObjectStore
 class ObjectStoreContract:
     """The suite."""
 
+    ETAGS_ARE_DIGESTS = False
+
     async def test_what_was_put_is_read_back(self, objects: ObjectStore) -> None:
         info = await objects.put("a/b", b"hello")
         assert (info.key, info.size_bytes) == ("a/b", 5)
@@ -24,9 +29,10 @@ class ObjectStoreContract:
         assert await objects.get("empty") == b""
         assert await objects.get_range("empty", offset=0, size=0) == b""
 
-    async def test_a_put_replaces_and_changes_the_etag_even_for_equal_bytes(self, objects: ObjectStore) -> None:
+    async def test_a_put_replaces_and_changes_the_etag(self, objects: ObjectStore) -> None:
         etags = [(await objects.put("a", data)).etag for data in (b"1", b"2", b"2", b"1")]
-        assert len(set(etags)) == 4
+        assert all(etags)
+        assert len(set(etags)) == (2 if self.ETAGS_ARE_DIGESTS else 4)
         assert await objects.get("a") == b"1"
 
     async def test_reading_what_is_absent_is_not_found(self, objects: ObjectStore) -> None:
