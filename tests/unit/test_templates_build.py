@@ -42,8 +42,12 @@ def guest_lib(tmp_path: Path) -> Path:
 
 
 def test_the_data_template_has_what_an_analyst_needs():
-    assert {"bash", "python3", "python3-ipython", "python3-numpy", "python3-pandas"} <= set(DATA.packages)
+    assert {"python3-numpy", "python3-pandas", "nodejs"} <= set(DATA.packages)
+    assert any(requirement.startswith("matplotlib") for requirement in DATA.python)
+    assert DATA.base == "base"
+    assert {"bash", "curl", "git", "python3", "python3-ipython", "sudo"} <= set(BASE.packages)
     assert "pandas" in DATA.warmup
+    assert "matplotlib" not in DATA.warmup
     assert template_named("data") is DATA
     assert template_named("base") is BASE
 
@@ -72,7 +76,7 @@ def test_a_bad_spec_is_refused_naming_its_field(field, arguments):
 
 def test_the_build_command_installs_the_packages_from_the_given_sources_alone():
     argv = commands.mmdebstrap_argv(
-        TemplateSpec("x", ("b-package", "a-package=1.0-1")),
+        ("b-package", "a-package=1.0-1"),
         codename="bookworm",
         target=Path("/build/rootfs"),
         sources=Path("/build/torpor.sources"),

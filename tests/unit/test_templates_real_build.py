@@ -28,7 +28,7 @@ async def test_a_built_template_is_complete_named_by_its_digest_and_built_once(t
     assert {"python3", "python3-pandas", "bash"} <= built.packages.keys()
     again = await build_rootfs(DATA, tmp_path, guest_lib=GUEST_LIB, progress=said_nothing)
     assert again == built
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", built.digest]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", ".logs", built.digest]
     _carries_nothing_of_the_host(built.rootfs)
     _starts_from_byte_code(built.rootfs)
 
@@ -37,14 +37,14 @@ async def test_a_build_that_is_given_up_leaves_nothing(tmp_path):
     copying = asyncio.Event()
 
     def progress(line: str) -> None:
-        if line == "copying the layer":
+        if line == "copying the layers":
             copying.set()
 
     async with asyncio.TaskGroup() as group:
         build = group.create_task(build_rootfs(DATA, tmp_path, guest_lib=GUEST_LIB, progress=progress))
         await copying.wait()
         build.cancel()
-    assert [entry.name for entry in tmp_path.iterdir()] == [".lock"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", ".logs"]
 
 
 def _starts_from_byte_code(root: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from torpor.adapters.templates.spec import TemplateSpec
 from torpor.domain.errors import EngineError, InvalidArgument, StorageFull, TorporError
 
 # What nobody reads in a sandbox: a third of the bytes. Copyright notices stay.
@@ -34,6 +34,7 @@ _HOST_LOGINS = ('Dir::Etc::netrc "/etc/apt/auth.conf";', 'Dir::Etc::netrcparts "
 _DROPPED_VARIABLES = re.compile(r"(?:PYTHON|PIP_|PYENV_|VIRTUAL_ENV|SOURCE_DATE_EPOCH|DPKG_|APT_)")
 
 LOG_TAIL_BYTES = 4096
+_SHOWN_MAX = 200
 
 _MISSING_PACKAGE = re.compile(
     r"Unable to locate package (\S+)|Version '([^']+)' for '(\S+)' was not found", re.MULTILINE
@@ -45,7 +46,7 @@ _UNREACHABLE = re.compile(
 
 
 def mmdebstrap_argv(
-    spec: TemplateSpec, *, codename: str, target: Path, sources: Path, settings: Path
+    packages: Iterable[str], *, codename: str, target: Path, sources: Path, settings: Path
 ) -> tuple[str, ...]:
     """Make ``target``, a directory that must not exist or be empty, from the archives in ``sources``.
 
@@ -56,7 +57,7 @@ def mmdebstrap_argv(
         "--mode=root",
         "--variant=minbase",
         "--format=directory",
-        f"--include={','.join(sorted(set(spec.packages)))}",
+        f"--include={','.join(sorted(set(packages)))}",
         f"--aptopt={settings}",
         '--aptopt=APT::Install-Recommends "false"',
         # The folder is closed to apt's own user, which would only be warned about.
@@ -99,7 +100,26 @@ def build_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return kept | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "PATH": path}
 
 
-def build_error(argv: tuple[str, ...], *, exit_code: int, log: str) -> TorporError:
+def apt_settings(root: Path, *, sources: Path, carried: str) -> str:
+    """An apt.conf for the host's apt to work on the tree at ``root``, with nothing of the host's own settings."""
+    own = (
+        'Dir::Etc::Main "/dev/null";',
+        'Dir::Etc::Parts "/dev/null";',
+        f'Dir "{root}";',
+        'Dir::Bin::Methods "/usr/lib/apt/methods";',
+        f'Dir::Etc::SourceList "{sources}";',
+        'Dir::Etc::SourceParts "/dev/null";',
+        'Dir::Etc::Trusted "/etc/apt/trusted.gpg";',
+        'Dir::Etc::TrustedParts "/etc/apt/trusted.gpg.d";',
+        f'DPkg::Chroot-Directory "{root}";',
+        'DPkg::Options { "--force-confdef"; "--force-confold"; };',
+        'APT::Install-Recommends "false";',
+        'APT::Sandbox::User "root";',
+    )
+    return "\n".join((*own, carried))
+
+
+def build_error(argv: tuple[str, ...], *, exit_code: int, log: str, log_file: Path | None = None) -> TorporError:
     """What a failed command means to the caller, with the end of its output."""
     tail = log[-LOG_TAIL_BYTES:]
     if "No space left on device" in log:
@@ -115,12 +135,13 @@ def build_error(argv: tuple[str, ...], *, exit_code: int, log: str) -> TorporErr
             package=package,
             log_tail=tail,
         )
-    remedy = "see log_tail"
+    remedy = f"its output is in {log_file}" if log_file else "see log_tail"
     if _UNREACHABLE.search(log):
         remedy = "this host's apt sources could not be reached; check that apt-get update works, then repeat"
     return EngineError(
-        f"cannot build the template: {argv[0]} ended with {exit_code}; {remedy}",
+        f"cannot build the template: {shlex.join(argv)[:_SHOWN_MAX]} ended with {exit_code}; {remedy}",
         argv=list(argv),
         exit_code=exit_code,
         log_tail=tail,
+        log_file=str(log_file or ""),
     )

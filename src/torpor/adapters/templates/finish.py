@@ -6,13 +6,14 @@ link in the tree may point outside it.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from torpor.adapters.templates.spec import GUEST_LIB, WARMUP_FILE, WORKSPACE, TemplateSpec
+from torpor.adapters.templates.spec import GUEST_LIB, SETTINGS_FILE, WARMUP_FILE, WORKSPACE, TemplateSpec, base_env
 from torpor.domain.errors import EngineError, InvalidArgument
 
 GUEST_PACKAGES = ("torpor_guest", "torpor_wire")
@@ -47,7 +48,7 @@ _UNUSED_PATTERNS = (
     "usr/lib/python3/dist-packages/numpy/*/tests",
     "usr/lib/python3/dist-packages/IPython/*/tests",
 )
-_PTH_FILE = "/usr/lib/python3/dist-packages/torpor.pth"
+_SITE_PATTERNS = ("usr/lib/python3/dist-packages", "usr/local/lib/python3.*/site-packages")
 
 
 def clean_layer(root: Path) -> None:
@@ -56,23 +57,30 @@ def clean_layer(root: Path) -> None:
         _empty(root / relative)
     for relative in _REMOVED:
         (root / relative).unlink(missing_ok=True)
+    drop_unused(root)
+
+
+def drop_unused(root: Path) -> None:
+    """Take out what nobody runs in a sandbox; of a layer too, what it added alone."""
     for pattern in _UNUSED_PATTERNS:
         for unused in sorted(root.glob(pattern)):
             shutil.rmtree(unused)
 
 
-def add_torpor(root: Path, spec: TemplateSpec, *, guest_lib: Path, sources: str) -> None:
+def add_torpor(root: Path, spec: TemplateSpec, *, guest_lib: Path, sources: str | None) -> None:
     """Add the guest's packages, the warm-up, the user, and the slots that the resume contract needs.
 
     ``guest_lib``: the folder that holds ``torpor_guest`` and ``torpor_wire``. ``sources``: the apt sources the tree is
-    to have, without credentials. Raises: InvalidArgument if a guest package is missing; EngineError if the tree
-    already has a user of that id.
+    to have, without credentials; None: it keeps its own. Idempotent. Raises: InvalidArgument if a guest package is
+    missing.
     """
     for path, mode in _FOLDERS:
         _folder(root, path, mode)
     _copy_guest(root, guest_lib)
     _write(root, WARMUP_FILE, spec.warmup or "pass\n")
-    _write(root, _PTH_FILE, f"{GUEST_LIB}\n")
+    _write(root, SETTINGS_FILE, _settings(spec))
+    for folder in _site_folders(root):
+        _write(root, f"{folder}/torpor.pth", f"{GUEST_LIB}\n")
     # These change at every resume: the agent writes them, and an image may not carry a value of them.
     _write(root, "/etc/machine-id", "")
     _write(root, "/etc/hostname", "torpor\n")
@@ -80,8 +88,11 @@ def add_torpor(root: Path, spec: TemplateSpec, *, guest_lib: Path, sources: str)
     _write(root, "/etc/torpor/resolv.conf", "")
     _link(root, "/etc/resolv.conf", "torpor/resolv.conf")
     _link(root, "/var/lib/dbus/machine-id", "/etc/machine-id", only_if_present=True)
-    _write_sources(root, sources)
+    if sources is not None:
+        _write_sources(root, sources)
     _add_user(root)
+    for key in sorted(root.glob("etc/ssh/ssh_host_*")):
+        key.unlink()  # an identity, which clones may not share
     _settle_times(root, ["/opt/torpor"])
 
 
@@ -111,6 +122,8 @@ def _copy_guest(root: Path, guest_lib: Path) -> None:
         if not (source / "__init__.py").is_file():
             raise InvalidArgument(f"cannot copy the guest agent: {source} is not a Python package", field="guest_lib")
         target = _inside(root, f"{GUEST_LIB}/{package}")
+        if target.is_dir():
+            shutil.rmtree(target)
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
         for path in (target, *target.rglob("*")):
             os.chown(path, 0, 0)
@@ -126,23 +139,52 @@ def _write_sources(root: Path, sources: str) -> None:
         _write(root, "/etc/apt/sources.list.d/distribution.sources", sources)
 
 
+def _settings(spec: TemplateSpec) -> str:
+    """What the guest agent lays over its own defaults for all that it starts."""
+    known = base_env()
+    env = {name: value for name, value in sorted(spec.env.items()) if known.get(name) != value}
+    return json.dumps({"env": env, "user": spec.user, "workdir": spec.workdir}, sort_keys=True) + "\n"
+
+
+def _site_folders(root: Path) -> list[str]:
+    found = [
+        "/" + str(folder.relative_to(root))
+        for pattern in _SITE_PATTERNS
+        for folder in sorted(root.glob(pattern))
+        if folder.is_dir()
+    ]
+    return found or ["/usr/lib/python3/dist-packages"]
+
+
 def _add_user(root: Path) -> None:
-    passwd = root / "etc/passwd"
-    taken = [line for line in passwd.read_text().splitlines() if line.split(":")[2] == str(USER_ID)]
-    if taken:
-        raise EngineError(f"cannot add the user {USER_NAME}: the id {USER_ID} belongs to {taken[0].split(':')[0]}")
+    """The user ``user``, who may do as root without a password where the tree has sudo. Another of that id stays."""
+    rows = [line.split(":") for line in _lines(root / "etc/passwd")]
     home = f"/home/{USER_NAME}"
-    _append(root / "etc/passwd", f"{USER_NAME}:x:{USER_ID}:{USER_ID}::{home}:/bin/bash\n")
-    _append(root / "etc/group", f"{USER_NAME}:x:{USER_ID}:\n")
-    _append(root / "etc/shadow", f"{USER_NAME}:!:18262:0:99999:7:::\n")
-    _append(root / "etc/gshadow", f"{USER_NAME}:!::\n")
-    _folder(root, home, 0o755)
-    os.chown(root / home.lstrip("/"), USER_ID, USER_ID)
+    if not any(row[0] == USER_NAME or row[2:3] == [str(USER_ID)] for row in rows):
+        _append(root / "etc/passwd", f"{USER_NAME}:x:{USER_ID}:{USER_ID}::{home}:/bin/bash")
+        _append(root / "etc/group", f"{USER_NAME}:x:{USER_ID}:")
+        _append(root / "etc/shadow", f"{USER_NAME}:!:18262:0:99999:7:::")
+        _append(root / "etc/gshadow", f"{USER_NAME}:!::")
+        _folder(root, home, 0o755)
+        os.chown(root / home.lstrip("/"), USER_ID, USER_ID)
+        os.chown(_inside(root, WORKSPACE), USER_ID, USER_ID)
+    if (root / "etc/sudoers.d").is_dir():
+        _write(root, "/etc/sudoers.d/torpor", f"{USER_NAME} ALL=(ALL:ALL) NOPASSWD: ALL\n")
+        (root / "etc/sudoers.d/torpor").chmod(0o440)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.is_file() else []
 
 
 def _append(path: Path, line: str) -> None:
-    with path.open("a") as file:
-        file.write(line)
+    lines = _lines(path)
+    mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o644
+    owner = (path.stat().st_uid, path.stat().st_gid) if path.is_file() else (0, 0)
+    path.unlink(missing_ok=True)  # not through a link
+    path.write_text("\n".join([*lines, line]) + "\n")
+    path.chmod(mode)
+    os.chown(path, *owner)
 
 
 def _inside(root: Path, path: str) -> Path:
