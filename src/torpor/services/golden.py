@@ -21,6 +21,7 @@ from torpor.ports.guest import Cause, Guest, GuestDialer, Notice
 from torpor.ports.staging import Staging
 from torpor.services.capture import Capture, CaptureOrder
 from torpor.services.live import Live
+from torpor.services.patience import destroy_surely
 
 WARMUP_TIMEOUT_S = 300.0
 
@@ -80,7 +81,7 @@ class GoldenForge:
             finally:
                 await guest.close()
         finally:
-            await engine.destroy(instance)
+            await destroy_surely(engine, instance)
 
     def _notice(self) -> Notice:
         """Of nobody: every session made from it gets a notice of its own."""

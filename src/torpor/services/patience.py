@@ -8,7 +8,9 @@ from typing import TypeVar
 
 import structlog
 
-from torpor.domain.errors import TorporError
+from torpor.domain.errors import EngineError, TorporError, Unavailable
+from torpor.domain.ids import InstanceId
+from torpor.ports.engine import Engine
 
 log = structlog.get_logger()
 
@@ -37,3 +39,11 @@ async def patiently(
             log.warning("trying again", deed=deed, code=error.code, error=error.message)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+async def destroy_surely(engine: Engine, instance: InstanceId) -> None:
+    """Destroy an instance; nobody else will, and its session may be placed anew only once it is gone.
+
+    Raises: EngineError once patience has ended.
+    """
+    await patiently(lambda: engine.destroy(instance), EngineError, Unavailable, deed=f"destroy {instance}")

@@ -17,6 +17,7 @@ from torpor.domain.ids import InstanceId, SessionId
 from torpor.ports.clock import Clock
 from torpor.ports.engine import InstanceStatus
 from torpor.services.live import Live
+from torpor.services.patience import destroy_surely
 
 log = structlog.get_logger()
 
@@ -188,7 +189,7 @@ class Warm:
     async def _destroy_one(self, one: Kept) -> None:
         try:
             await one.live.guest.close()
-            await one.live.engine.destroy(one.live.instance)
+            await destroy_surely(one.live.engine, one.live.instance)
         except TorporError as error:
             log.error("warm instance not destroyed", session=one.session, code=error.code, error=error.message)
         else:
