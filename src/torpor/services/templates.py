@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
 from torpor.services.capture import CaptureOrder
 from torpor.services.driver import Blueprint
-from torpor.services.golden import GoldenForge, Progress
+from torpor.services.golden import Check, GoldenForge, Progress
+from torpor.services.rootfs import Rootfs
 from torpor.store.snapshots import SnapshotRef
 
 PUBLIC_TENANT = TenantId("public")
@@ -44,11 +45,14 @@ class Templates:
         rootfs_at: Callable[[str], Path],
         argv: tuple[str, ...],
         origin: tuple[Clock, Entropy],
+        rootfs: Rootfs | None = None,
     ) -> None:
+        """``rootfs``: keeps root filesystems in the store and fetches those that this node lacks; None: it has all."""
         self._catalog = catalog
         self._keys = keys
         self._forge = forge
         self._rootfs_at = rootfs_at
+        self._rootfs = rootfs
         self._argv = argv
         self._clock, self._entropy = origin
 
@@ -59,21 +63,24 @@ class Templates:
     async def blueprint(self, tenant: TenantId, name: str) -> Blueprint:
         """What a new session of template ``name`` (or digest) is made from. Raises: NotFound listing what there is."""
         del tenant  # templates of a tenant's own come later; the public ones serve all
-        return self._blueprint(await self._catalog.template(PUBLIC_TENANT, name))
+        return await self._blueprint(await self._catalog.template(PUBLIC_TENANT, name))
 
     async def blueprint_of(self, session: Session) -> Blueprint:
         """What ``session`` was made from, also when its template's name has moved on to a newer digest."""
-        return self._blueprint(await self._catalog.template(PUBLIC_TENANT, session.template_digest))
+        return await self._blueprint(await self._catalog.template(PUBLIC_TENANT, session.template_digest))
 
-    def _blueprint(self, record: TemplateRecord) -> Blueprint:
+    async def _blueprint(self, record: TemplateRecord) -> Blueprint:
+        golden = SnapshotRef.from_json(record.golden)
         rootfs = self._rootfs_at(record.digest)
+        if self._rootfs is not None:
+            rootfs = await self._rootfs.at(record.digest, golden)
         if not rootfs.is_dir():
             raise NotFound(
                 f"template {record.name} ({record.digest[:12]}) has lost its root filesystem at {rootfs}; "
                 f"rebuild it with `torpor template build {record.name}`",
                 template=record.name,
             )
-        return Blueprint(record, SnapshotRef.from_json(record.golden), self._shape(rootfs, self.limits(record)))
+        return Blueprint(record, golden, self._shape(rootfs, self.limits(record)))
 
     def limits(self, record: TemplateRecord) -> Limits:
         """The caps that the golden snapshot was taken with, and so all its sessions have."""
@@ -91,25 +98,43 @@ class Templates:
         )
 
     async def capture_golden(
-        self, rootfs: RootFilesystem, engine: Engine, limits: Limits, progress: Progress
+        self,
+        rootfs: RootFilesystem,
+        engine: Engine,
+        limits: Limits,
+        progress: Progress,
+        *,
+        check: Check | None = None,
     ) -> tuple[TemplateRecord, SnapshotRecord]:
-        """Start the root filesystem cold, warm it, capture it, and store the template. Leaves no instance behind."""
+        """Start the root filesystem cold, warm it, capture it, and store the template. Leaves no instance behind.
+
+        ``check``: must return before the capture. What fails leaves the name as it was.
+        """
         subject = id_from_entropy(self._entropy.bytes(20))
         key = await self._keys.create(PUBLIC_TENANT, subject)
+        created_at_s = self._clock.wall_s()
+        kept = await self._kept(rootfs, progress)
         order = CaptureOrder(
             tenant=PUBLIC_TENANT,
             subject=subject,
             sequence=1,
             wrapped_key=key.wrapped,
-            meta={"template": rootfs.name, "template_digest": rootfs.digest},
+            meta={
+                "template": rootfs.name,
+                "template_digest": rootfs.digest,
+                "created_at_s": created_at_s,
+                "shape": _limits_json(limits),
+                **kept,
+            },
         )
-        snapshot = await self._forge.forge(engine, self._shape(rootfs.path, limits), order, progress)
+        shape = self._shape(rootfs.path, limits)
+        snapshot = await self._forge.forge(engine, shape, order, progress, check=check)
         capabilities = await engine.capabilities()
         record = TemplateRecord(
             tenant=PUBLIC_TENANT,
             name=rootfs.name,
             digest=rootfs.digest,
-            created_at_s=self._clock.wall_s(),
+            created_at_s=created_at_s,
             wrapped_key=base64.b64encode(key.wrapped).decode(),
             golden=snapshot.ref,
             engine_build=capabilities.build,
@@ -118,6 +143,17 @@ class Templates:
         )
         await self._catalog.put_template(record)
         return record, snapshot
+
+    async def _kept(self, rootfs: RootFilesystem, progress: Progress) -> Mapping[str, Any]:
+        """The root filesystem in the store: what the golden snapshot says of it."""
+        if self._rootfs is None:
+            return {}
+        try:
+            earlier = SnapshotRef.from_json((await self._catalog.template(PUBLIC_TENANT, rootfs.digest)).golden)
+        except NotFound:
+            earlier = None
+        await progress("storing the root filesystem")
+        return await self._rootfs.keep(PUBLIC_TENANT, rootfs.name, rootfs.digest, earlier)
 
 
 def _limits_json(limits: Limits) -> dict[str, Any]:
