@@ -84,3 +84,19 @@ class Catalog(Protocol):
     async def templates(self, tenant: TenantId) -> tuple[TemplateRecord, ...]:
         """The newest of each name, by name."""
         ...
+
+
+class TemplateCatalog(Protocol):
+    """What looks after templates that are no longer the newest of their names. Errors as of ``Catalog``."""
+
+    async def all_templates(self, tenant: TenantId) -> tuple[TemplateRecord, ...]:
+        """Those whose name has moved on too, oldest first."""
+        ...
+
+    async def remove_template(self, template: TemplateRecord) -> None:
+        """Forget it; its name falls to the newest that is left of it. Idempotent."""
+        ...
+
+    async def sessions_of_template(self, digest: str) -> tuple[Session, ...]:
+        """Sessions of all tenants that were made of this root filesystem and are not deleted."""
+        ...

@@ -97,6 +97,22 @@ class MemoryCatalog:
         newest = {found.name: found for found in self._templates.values() if found.tenant == tenant}
         return tuple(newest[name] for name in sorted(newest))
 
+    async def all_templates(self, tenant: TenantId) -> tuple[TemplateRecord, ...]:
+        """All, oldest first."""
+        return tuple(found for found in self._templates.values() if found.tenant == tenant)
+
+    async def remove_template(self, template: TemplateRecord) -> None:
+        """Drop the record."""
+        self._templates.pop((template.tenant, template.name, template.digest), None)
+
+    async def sessions_of_template(self, digest: str) -> tuple[Session, ...]:
+        """Live ones."""
+        return tuple(
+            session
+            for session in self._sessions.values()
+            if session.template_digest == digest and session.status is not Status.DELETED
+        )
+
     def _named(self, tenant: TenantId, name: str) -> Session | None:
         for session in self._sessions.values():
             if session.tenant == tenant and session.name == name and session.status is not Status.DELETED:

@@ -42,7 +42,7 @@ _LIVE = SESSIONS.c.status != Status.DELETED.value
 
 
 class SqliteCatalog:
-    """``ports.catalog.Catalog`` in the file ``path`` (mode 0600: records hold environments)."""
+    """``ports.catalog.Catalog`` and ``TemplateCatalog`` in the file ``path`` (mode 0600: records hold environments)."""
 
     def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._path = path
@@ -166,6 +166,23 @@ class SqliteCatalog:
         newest = sa.select(sa.func.max(TEMPLATES.c.serial)).where(TEMPLATES.c.tenant == tenant)
         query = TEMPLATES.select().where(TEMPLATES.c.serial.in_(newest.group_by(TEMPLATES.c.name)))
         return tuple(template_for_row(row) for row in await self._rows(query.order_by(TEMPLATES.c.name)))
+
+    async def all_templates(self, tenant: TenantId) -> tuple[TemplateRecord, ...]:
+        """Every row, oldest first."""
+        query = TEMPLATES.select().where(TEMPLATES.c.tenant == tenant).order_by(TEMPLATES.c.serial)
+        return tuple(template_for_row(row) for row in await self._rows(query))
+
+    async def remove_template(self, template: TemplateRecord) -> None:
+        """Delete the row."""
+        columns = TEMPLATES.c
+        mine = (columns.tenant == template.tenant) & (columns.name == template.name)
+        async with self._write() as connection:
+            await connection.execute(TEMPLATES.delete().where(mine, columns.digest == template.digest))
+
+    async def sessions_of_template(self, digest: str) -> tuple[Session, ...]:
+        """Live ones."""
+        rows = await self._rows(SESSIONS.select().where(SESSIONS.c.template_digest == digest, _LIVE))
+        return tuple(session_for_row(row) for row in rows)
 
     async def _rows(self, query: sa.Select[Any]) -> list[Row]:
         with _translated(self._path):
