@@ -111,6 +111,7 @@ async def test_a_restore_that_keeps_failing_leaves_the_snapshot_as_it_was(node, 
     await value(node, "day", "set x 1")
     paused = await node.sessions.pause(TENANT, "day")
     node.engine.fail("restore", EngineError("restore failed: EOF"), times=2)
+    node.engine.fail("start", EngineError("start failed: EIO"))  # nor does its disk come up
     with pytest.raises(EngineError, match="EOF"):
         await node.sessions.code(TENANT, "day", "get x")
     after = await node.sessions.get(TENANT, "day")

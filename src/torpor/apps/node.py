@@ -28,26 +28,20 @@ from torpor.adapters.entropy.system import SystemEntropy
 from torpor.adapters.guest.client import FramedDialer
 from torpor.adapters.host.staging import MemoryStaging
 from torpor.adapters.keys.file import FileKeys
-from torpor.adapters.objects.localfs import LocalObjects
 from torpor.adapters.templates import build_rootfs, template_named
+from torpor.adapters.templates.archive import TemplateFolders
 from torpor.apps.bench.raw import RawParts
 from torpor.apps.config import Config
+from torpor.apps.object_store import OpenedObjects, open_objects
 from torpor.domain.errors import Conflict, Unsupported
 from torpor.domain.ids import TenantId
-from torpor.domain.session import Limits, SnapshotRecord
+from torpor.domain.session import Durability, Limits, SnapshotRecord
 from torpor.ports.catalog import TemplateRecord
-from torpor.services.capture import Capture
-from torpor.services.driver import Driver
-from torpor.services.golden import GoldenForge
-from torpor.services.live import Runtimes
-from torpor.services.placement import Engines, Placement
-from torpor.services.pool import Pool
-from torpor.services.reconcile import Reconciler, Settled
-from torpor.services.records import Records
-from torpor.services.residents import Residents
-from torpor.services.sessions import Sessions
+from torpor.services.composition import Outside, Services, compose
+from torpor.services.placement import Engines
+from torpor.services.reconcile import Settled
 from torpor.services.supervisor import Supervisor
-from torpor.services.templates import PUBLIC_TENANT, RootFilesystem, Templates
+from torpor.services.templates import PUBLIC_TENANT, RootFilesystem
 from torpor.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
@@ -78,10 +72,15 @@ class Role:
 class Node:
     """What the API and the CLI ask of a node (``apps.api.backend.Backend``), delegated to the services."""
 
-    def __init__(self, parts: Parts, sessions: Sessions, templates: Templates) -> None:
+    def __init__(self, parts: Parts, services: Services) -> None:
         self._parts = parts
-        self._templates = templates
-        self.sessions = sessions
+        self._templates = services.templates
+        self.sessions = sessions = services.sessions
+        self.fork = services.forks.fork
+        self.snapshot = sessions.snapshot
+        self.set_clocks = sessions.set_clocks
+        self.awake_because = sessions.awake_because
+        self.guest = sessions.guest
         self.create = sessions.create
         self.get = sessions.get
         self.page = sessions.page
@@ -127,7 +126,7 @@ class Node:
 
     async def store_check(self, tenant: TenantId) -> Mapping[str, Any]:
         """Read and authenticate everything that the tenant's sessions and the public templates have stored."""
-        reports = [await self._parts.store.check(owner) for owner in (tenant, PUBLIC_TENANT)]
+        reports = [await self._parts.direct_store.check(owner) for owner in (tenant, PUBLIC_TENANT)]
         merged: dict[str, Any] = {"clean": all(report.clean for report in reports)}
         for report in reports:
             for field, value in asdict(report).items():
@@ -146,17 +145,28 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What all of a node's services share."""
+    """What all of a node's services share. ``opened``: the object store below ``store``."""
 
     config: Config
     catalog: SqliteCatalog
     keys: FileKeys
+    opened: OpenedObjects
     store: SnapshotStore
     staging: MemoryStaging
     engines: Engines
     dialer: FramedDialer
     clock: SystemClock
     entropy: SystemEntropy
+
+    @property
+    def durability(self) -> Durability:
+        """What a snapshot in the store has."""
+        return self.opened.durability
+
+    @property
+    def direct_store(self) -> SnapshotStore:
+        """The store past this node's cache: what others did to an object is seen."""
+        return SnapshotStore(self.opened.direct, self.keys, self.entropy, self.clock)
 
 
 @contextlib.asynccontextmanager
@@ -167,42 +177,53 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
     """
     serves = role is None
     async with _opened_parts(config, role or Role.serve(config)) as parts, Supervisor() as supervisor:
-        origin = (parts.clock, parts.entropy)
-        runtimes, records = Runtimes(), Records(parts.catalog, parts.clock)
-        pool = Pool(supervisor, parts.entropy, size=1 if serves else 0)
-        residents = Residents(parts.store, parts.staging)
-        capture = Capture(parts.store, parts.staging, parts.clock, parts.entropy, residents)
-        supply = (pool, residents)
-        placement = Placement(parts.store, parts.engines, parts.dialer, parts.staging, supply, parts.clock, supervisor)
-        driver = Driver(records, runtimes, placement, capture, parts.store, supervisor, origin)
-        templates = Templates(
-            parts.catalog,
-            parts.keys,
-            GoldenForge(capture, parts.dialer, parts.staging, origin),
-            lambda digest: config.templates_dir / digest / "rootfs",
-            torpor_guest.ARGV,
-            origin,
-        )
-        sessions = Sessions(parts.catalog, parts.keys, records, runtimes, driver, templates, origin)
-        node = Node(parts, sessions, templates)
+        services = compose(_outside(parts, config, serves=serves), supervisor)
+        node = Node(parts, services)
+        driven: list[asyncio.Task[None]] = []
         if serves:
-            reconciler = Reconciler(parts.catalog, records, runtimes, driver, parts.store, parts.engines, parts.dialer)
-            _tell(await reconciler.run())
-            for template in await templates.list():
-                with contextlib.suppress(Unsupported):
-                    blueprint = await templates.blueprint(PUBLIC_TENANT, template.name)
-                    pool.refill(parts.engines.of(template.engine_build), blueprint.shape)
-                    supervisor.start(residents.of(blueprint.golden), name=f"golden:{template.name}")
+            _tell(await services.reconciler.run())
+            await _warm_up(services, parts, supervisor)
+            driven.append(supervisor.start(services.clockwork.run(), name="clockwork"))
         try:
             yield node
         finally:
+            for task in driven:
+                task.cancel()
             if serves:
-                log.info("paused", sessions=await sessions.pause_all())
-            for live in runtimes.all_live():
+                log.info("paused", sessions=await services.sessions.pause_all())
+            for live in services.runtimes.all_live():
                 await live.guest.close()
             await supervisor.settle()
-            await pool.drain()
-            await residents.drop()
+            await services.warm.drop_all()
+            await services.pool.drain()
+            await services.residents.drop()
+
+
+def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
+    return Outside(
+        catalog=parts.catalog,
+        keys=parts.keys,
+        store=parts.store,
+        staging=parts.staging,
+        engines=parts.engines,
+        dialer=parts.dialer,
+        clock=parts.clock,
+        entropy=parts.entropy,
+        rootfs_at=lambda digest: config.templates_dir / digest / "rootfs",
+        rootfs_folders=TemplateFolders(config.templates_dir),
+        argv=torpor_guest.ARGV,
+        pool_size=1 if serves else 0,
+        warm_bytes=config.warm_bytes if serves else 0,
+    )
+
+
+async def _warm_up(services: Services, parts: Parts, supervisor: Supervisor) -> None:
+    """Have ready what the first create and the first resume of each template will want."""
+    for template in await services.templates.list():
+        with contextlib.suppress(Unsupported):
+            blueprint = await services.templates.blueprint(PUBLIC_TENANT, template.name)
+            services.pool.refill(parts.engines.of(template.engine_build), blueprint.shape)
+            supervisor.start(services.residents.of(blueprint.golden), name=f"golden:{template.name}")
 
 
 @contextlib.asynccontextmanager
@@ -217,8 +238,9 @@ async def _opened_parts(config: Config, role: Role) -> AsyncIterator[Parts]:
     await catalog.open()
     try:
         await asyncio.to_thread(staging.open)
-        store = SnapshotStore(LocalObjects(config.store_dir), keys, entropy, clock)
-        yield Parts(config, catalog, keys, store, staging, engines, FramedDialer(clock), clock, entropy)
+        opened = await open_objects(config, clock, entropy, owns_cache=serves)
+        store = SnapshotStore(opened.objects, keys, entropy, clock)
+        yield Parts(config, catalog, keys, opened, store, staging, engines, FramedDialer(clock), clock, entropy)
     finally:
         await asyncio.to_thread(staging.close)
         await catalog.close()

@@ -39,9 +39,14 @@ class Verdict:
 class Activity:
     """What is known of one placed session's work. ``touched_at_s``: start or end of the latest burst."""
 
-    touched_at_s: float
+    touched_at_s: float = 0.0
     bursts_count: int = 0
     samples: deque[Sample] = field(default_factory=deque)
+
+    def restart(self, now_s: float) -> None:
+        """A new instance: its totals start at nothing."""
+        self.samples.clear()
+        self.touched_at_s = now_s
 
     def begin(self, now_s: float) -> None:
         """A burst starts."""

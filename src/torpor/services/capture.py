@@ -29,7 +29,10 @@ PAGES_SUFFIX = "pages.img"
 
 @dataclass(frozen=True, slots=True)
 class CaptureOrder:
-    """What to capture and how to name it. ``sequence`` grows with every capture of ``subject``."""
+    """What to capture and how to name it. ``sequence`` grows with every capture of ``subject``.
+
+    Without ``memory`` the filesystem part alone is captured.
+    """
 
     tenant: TenantId
     subject: str
@@ -37,6 +40,7 @@ class CaptureOrder:
     wrapped_key: bytes
     parent: SnapshotRef | None = None
     template: SnapshotRef | None = None
+    memory: bool = True
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -73,7 +77,7 @@ class Capture:
         instant_s = self._clock.wall_s()
         timings = {"quiesce": self._ms_since(began_s)}
         async with self._staging.folder() as folder:
-            checkpoint = await live.engine.checkpoint(live.instance, folder)
+            checkpoint = await live.engine.checkpoint(live.instance, folder, memory=order.memory)
             timings["stop"] = self._ms_since(began_s)
             timings["checkpoint"] = timings["stop"] - timings["quiesce"]
             timings |= {f"engine_{step}": took for step, took in checkpoint.timings_ms.items()}

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -30,18 +30,20 @@ from torpor.domain.lifecycle import (
     Started,
     Wake,
 )
-from torpor.domain.session import Durability, Session, Status
-from torpor.ports.catalog import TemplateRecord
+from torpor.domain.session import Durability, Persistence, Session, Status
 from torpor.ports.clock import Clock
-from torpor.ports.engine import InstanceShape, InstanceStatus
+from torpor.ports.engine import InstanceStatus
 from torpor.ports.entropy import Entropy
 from torpor.ports.guest import Cause, Notice
+from torpor.services.blueprint import Blueprint
 from torpor.services.capture import Capture, CaptureOrder, GivenUpError
 from torpor.services.live import Capturing, Live, Runtimes
-from torpor.services.placement import Placed, Placement, discard
+from torpor.services.placement import discard
 from torpor.services.records import Decided, Records, conflict
 from torpor.services.requests import Resumption
+from torpor.services.revival import Revival, Revived
 from torpor.services.supervisor import Supervisor
+from torpor.services.warm import Warm
 from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
 log = structlog.get_logger()
@@ -49,43 +51,40 @@ log = structlog.get_logger()
 WAKE_ROUNDS_MAX = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Blueprint:
-    """What a session of a template is made from."""
-
-    template: TemplateRecord
-    golden: SnapshotRef
-    shape: InstanceShape
-
-
 class Driver:
-    """Performs the lifecycle's effects on this node."""
+    """Performs the lifecycle's effects on this node. ``durability``: what a write to its store is worth."""
 
     def __init__(
         self,
         records: Records,
         runtimes: Runtimes,
-        placement: Placement,
+        revival: Revival,
+        warm: Warm,
         capture: Capture,
-        store: SnapshotStore,
-        supervisor: Supervisor,
-        origin: tuple[Clock, Entropy],
+        storage: tuple[SnapshotStore, Durability],
+        origin: tuple[Supervisor, Clock, Entropy],
     ) -> None:
         self._records = records
         self._runtimes = runtimes
-        self._placement = placement
+        self._revival = revival
+        self._warm = warm
         self._capture = capture
-        self._store = store
-        self._supervisor = supervisor
-        self._clock, self._entropy = origin
+        self._store, self.durability = storage
+        self._supervisor, self._clock, self._entropy = origin
 
-    async def create(self, session: Session, blueprint: Blueprint) -> tuple[Session, Resumption]:
-        """Place a stored, new record for the first time. On failure nothing of the session is left."""
+    async def create(
+        self, session: Session, blueprint: Blueprint, *, source: SnapshotRef | None = None
+    ) -> tuple[Session, Resumption]:
+        """Place a stored, new record for the first time. On failure nothing of the session is left.
+
+        A fork's record holds its own snapshot already; ``source`` is what it was copied from, shared by all its forks.
+        """
+        cause = Cause.CREATED if session.snapshot is None else Cause.FORKED
         runtime = self._runtimes.of(session.id)
         async with runtime.placing:
             decided = await self._records.apply(session.tenant, session.id, Create())
             try:
-                placed_session, _, resumption = await self._place(decided.session, blueprint, Cause.CREATED)
+                placed_session, _, resumption = await self._place(decided.session, blueprint, cause, source=source)
             except TorporError:
                 await self._erase_stored(session)
                 raise
@@ -103,6 +102,8 @@ class Driver:
             for _ in range(WAKE_ROUNDS_MAX):
                 decided = await self._records.apply(session.tenant, session.id, resume or Wake())
                 if _has(decided, Effect.RESTORE):
+                    if runtime.capturing is not None and self._warm.enabled:  # its instance may just be being kept
+                        await runtime.capturing.ended.wait()
                     return await self._place(decided.session, blueprint, Cause.RESUMED)
                 if runtime.capturing is not None:
                     if _has(decided, Effect.THAW):
@@ -117,24 +118,26 @@ class Driver:
             f"cannot wake session {session.id}: its status kept changing; repeat the call", retry_after_s=1
         )
 
-    async def _place(self, session: Session, blueprint: Blueprint, cause: Cause) -> tuple[Session, Live, Resumption]:
+    async def _place(
+        self, session: Session, blueprint: Blueprint, cause: Cause, *, source: SnapshotRef | None = None
+    ) -> tuple[Session, Live, Resumption]:
         """Perform RESTORE for a stored order, and report."""
-        ref = blueprint.golden if session.snapshot is None else SnapshotRef.from_json(session.snapshot.ref)
         try:
-            placed = await self._placement.place(
-                ref, blueprint.shape, lambda wall_s: self._notice(session, cause, wall_s)
+            revived = await self._revival.revive(
+                session, blueprint, lambda wall_s: self._notice(session, cause, wall_s), source=source
             )
         except BaseException as error:
             code = error.code if isinstance(error, TorporError) else TorporError.code
             await asyncio.shield(self._report(session, _failed(session, str(error) or repr(error), code)))
             raise
+        placed = revived.placed
         started = Started(session.generation, session.operation, placed.live.instance, placed.timings_ms)
         decided = await asyncio.shield(self._report(session, started))
         if not isinstance(decided.decision, Accepted):
             await discard(placed.live)
             raise conflict(decided.session, "placed_too_late")
-        self._runtimes.of(session.id).live = placed.live
-        return decided.session, placed.live, self._resumption(session, cause, placed)
+        self._runtimes.of(session.id).attach(placed.live, decided.session, now_s=self._clock.monotonic_s())
+        return decided.session, placed.live, self._resumption(session, cause, revived)
 
     def begin_capture(self, session: Session, blueprint: Blueprint) -> None:
         """Perform CHECKPOINT for a stored order, in the background; ``settled`` waits for it.
@@ -179,7 +182,8 @@ class Driver:
         decided = await self._report(session, outcome)
         if _has(decided, Effect.RELEASE):
             self._runtimes.of(session.id).live = None
-            await self._release(session, live)
+            if not await self._kept_warm(decided.session, live):
+                await self._release(session, live)
         elif decided.session.status in {Status.RUNNING, Status.PAUSING}:  # pausing: a next capture waits for us
             await self.go_on(decided.session, live)
 
@@ -193,7 +197,8 @@ class Driver:
             wrapped_key=base64.b64decode(session.wrapped_key),
             parent=None if session.snapshot is None else SnapshotRef.from_json(session.snapshot.ref),
             template=blueprint.golden,
-            meta=_meta(session),
+            meta=session_meta(session),
+            memory=session.persistence is Persistence.MEMORY,
         )
         try:
             usage = await live.engine.usage(live.instance)  # before: once the snapshot is committed nothing may fail
@@ -204,8 +209,28 @@ class Driver:
             log.warning("capture failed", session=session.id, code=error.code, error=error.message)
             return _failed(session, error.message, error.code)
         return SnapshotStored(
-            session.generation, session.operation, snapshot, Durability.DISK, cpu_s=usage.get("cpu_s", 0.0)
+            session.generation, session.operation, snapshot, self.durability, cpu_s=usage.get("cpu_s", 0.0)
         )
+
+    async def _kept_warm(self, session: Session, live: Live) -> bool:
+        """Keep a captured instance in memory, if its whole state is in the store and there is room."""
+        if not self._warm.enabled or session.snapshot is None or session.persistence is not Persistence.MEMORY:
+            return False
+        usage = await live.engine.usage(live.instance)
+        return await self._warm.keep(
+            session.id,
+            live,
+            generation=session.generation,
+            sequence=session.snapshot.sequence,
+            size_bytes=int(usage["memory_bytes"]),
+        )
+
+    async def let_go(self, session: Session) -> None:
+        """Perform the RELEASE of a session of which nothing is kept."""
+        runtime = self._runtimes.of(session.id)
+        live, runtime.live = runtime.live, None
+        if live is not None:
+            await self._release(session, live)
 
     async def go_on(self, session: Session, live: Live) -> None:
         """Thaw a captured instance in place; if that cannot be done it is gone, and the record says so."""
@@ -252,6 +277,7 @@ class Driver:
         live, runtime.live = runtime.live, None
         if live is not None and (error := await discard(live)) is not None:
             raise error
+        await self._warm.drop(session.id)
         await self._store.delete_subject(session.tenant, session.id)
         record = decided.session
         done = await self._report(record, Deleted(record.generation, record.operation))
@@ -262,12 +288,12 @@ class Driver:
         return await self._records.apply(session.tenant, session.id, report)
 
     def _notice(self, session: Session, cause: Cause, wall_s: float) -> Notice:
-        paused_at_s = session.paused_at_s
+        paused_at_s = _away_since_s(session)
         return Notice(
             session=session.id,
             generation=session.generation,
             cause=cause,
-            clone=cause is Cause.CREATED,
+            clone=cause in {Cause.CREATED, Cause.FORKED},
             wall_time_s=wall_s,
             gap_s=0.0 if paused_at_s is None else max(0.0, wall_s - paused_at_s),
             paused_at_s=paused_at_s,
@@ -277,13 +303,16 @@ class Driver:
             env=dict(session.env),
         )
 
-    def _resumption(self, session: Session, cause: Cause, placed: Placed) -> Resumption:
-        wall_s = self._clock.wall_s()
+    def _resumption(self, session: Session, cause: Cause, revived: Revived) -> Resumption:
+        wall_s, away_since_s = self._clock.wall_s(), _away_since_s(session)
+        placed = revived.placed
         return Resumption(
             cause=cause,
-            gap_s=0.0 if session.paused_at_s is None else max(0.0, wall_s - session.paused_at_s),
+            gap_s=0.0 if away_since_s is None else max(0.0, wall_s - away_since_s),
             wall_time_s=wall_s,
-            tier="local",
+            tier=revived.tier,
+            outcome=revived.outcome,
+            stepped_down=revived.stepped_down,
             generation=session.generation,
             attempts=placed.attempts,
             dropped=placed.ready.dropped,
@@ -299,7 +328,14 @@ def _has(decided: Decided, effect: Effect) -> bool:
     return isinstance(decided.decision, Accepted) and effect in decided.decision.effects
 
 
-def _meta(session: Session) -> Mapping[str, Any]:
+def _away_since_s(session: Session) -> float | None:
+    """When user code last ran: for a fork, when its source was captured."""
+    if session.paused_at_s is not None or session.snapshot is None:
+        return session.paused_at_s
+    return session.snapshot.instant_s if session.status in {Status.CREATING, Status.RESUMING} else None
+
+
+def session_meta(session: Session) -> Mapping[str, Any]:
     """What a rebuilt catalog needs to know of the session, sealed with its snapshot."""
     return {
         "name": session.name,
@@ -311,4 +347,8 @@ def _meta(session: Session) -> Mapping[str, Any]:
         "persistence": session.persistence.value,
         "metadata": dict(session.metadata),
         "env": dict(session.env),
+        "limits": asdict(session.limits),
+        "policy": asdict(session.policy),  # its enumerations are strings
+        "hard_deadline_at_s": session.hard_deadline_at_s,
+        "forked_from": session.forked_from,
     }

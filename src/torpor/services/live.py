@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from torpor.domain.ids import InstanceId, SessionId
+from torpor.domain.activity import Activity
+from torpor.domain.ids import InstanceId, SessionId, TenantId
+from torpor.domain.session import Session
 from torpor.ports.engine import Engine
 from torpor.ports.guest import Guest
 
@@ -36,11 +38,22 @@ class Runtime:
     """What this process holds of one session besides its record.
 
     ``placing``: held while the session is placed, so that concurrent wakes share one resume.
+    ``owner`` and ``idle_s``: the record's, for who watches its idle window; set with the instance.
     """
 
     live: Live | None = None
+    owner: TenantId | None = None
+    idle_s: float | None = None
+    activity: Activity = field(default_factory=Activity)
     placing: asyncio.Lock = field(default_factory=asyncio.Lock)
     capturing: Capturing | None = None
+
+    def attach(self, live: Live, session: Session, *, now_s: float) -> None:
+        """The session has this instance from now on; ``now_s``: monotonic."""
+        self.live = live
+        self.owner = session.tenant
+        self.idle_s = session.policy.idle_s
+        self.activity.restart(now_s)
 
 
 class Runtimes:
@@ -60,6 +73,11 @@ class Runtimes:
     def instances(self) -> frozenset[InstanceId]:
         """All instances that sessions hold."""
         return frozenset(runtime.live.instance for runtime in self._of.values() if runtime.live is not None)
+
+    def watched(self) -> tuple[tuple[SessionId, Runtime], ...]:
+        """Sessions with an instance that is not being captured."""
+        held = self._of.items()
+        return tuple((session, found) for session, found in held if found.live is not None and not found.capturing)
 
     def all_live(self) -> tuple[Live, ...]:
         """Every placed session's instance and guest."""

@@ -15,12 +15,13 @@ from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine, InstanceShape
 from torpor.ports.guest import GuestDialer, Notice, ReadyReport
 from torpor.ports.staging import Staging
+from torpor.services.images import Fetched, Images
 from torpor.services.live import Live
-from torpor.services.memory_part import memory_files
+from torpor.services.patience import destroy_surely
 from torpor.services.pool import Pool
-from torpor.services.residents import Residents
+from torpor.services.snapshot_parts import filesystem_file
 from torpor.services.supervisor import Supervisor
-from torpor.store.snapshots import Manifest, ReadOptions, SnapshotRef, SnapshotStore
+from torpor.store.snapshots import Manifest, SnapshotRef, SnapshotStore
 
 ATTEMPTS_MAX = 2  # one retry in a fresh sandbox: restores fail now and then for reasons of the moment
 OF_THE_MOMENT = (EngineError, GuestError, DeadlineExceeded)
@@ -54,12 +55,13 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A placed session, what its guest reported, and what each step took."""
+    """A placed session, what its guest reported, and what each step took. ``fetched_bytes``: read from the store."""
 
     live: Live
     ready: ReadyReport
     attempts: int
     timings_ms: Mapping[str, float]
+    fetched_bytes: int = 0
 
 
 class Placement:
@@ -70,16 +72,14 @@ class Placement:
         store: SnapshotStore,
         engines: Engines,
         dialer: GuestDialer,
-        staging: Staging,
-        supply: tuple[Pool, Residents],
+        supply: tuple[Pool, Images, Staging],
         clock: Clock,
         supervisor: Supervisor,
     ) -> None:
         self._store = store
         self._engines = engines
         self._dialer = dialer
-        self._staging = staging
-        self._pool, self._residents = supply
+        self._pool, self._images, self._staging = supply
         self._clock = clock
         self._supervisor = supervisor
 
@@ -95,17 +95,17 @@ class Placement:
         engine = self._engines.of(str(manifest.requirements["build"]))
         timings: dict[str, float] = {"open": self._ms_since(began_s)}
         async with contextlib.AsyncExitStack() as stack:
-            instance, folder = await self._fetch_and_claim(ref, manifest, (engine, shape), stack, timings)
+            instance, fetched = await self._fetch_and_claim(ref, manifest, (engine, shape), stack, timings)
             for attempt in range(1, ATTEMPTS_MAX + 1):
                 if attempt > 1:
                     instance = await self._pool.claim(engine, shape)
                 try:
                     live, ready = await self._revive(
-                        instance, engine, folder, manifest.requirements, notice_at, timings
+                        instance, engine, fetched.folder, manifest.requirements, notice_at, timings
                     )
                     break
                 except BaseException as error:
-                    await engine.destroy(instance)
+                    await destroy_surely(engine, instance)
                     if attempt == ATTEMPTS_MAX or not isinstance(error, OF_THE_MOMENT):
                         raise
             else:
@@ -113,7 +113,7 @@ class Placement:
             self._supervisor.start(_release_loaded(live, stack.pop_all()), name=f"load:{instance}")
         timings["total"] = self._ms_since(began_s)
         self._supervisor.start(self._replenish(engine, shape), name=f"replenish:{instance}")
-        return Placed(live, ready, attempt, timings)
+        return Placed(live, ready, attempt, timings, fetched.fetched_bytes)
 
     async def _fetch_and_claim(
         self,
@@ -122,7 +122,7 @@ class Placement:
         target: tuple[Engine, InstanceShape],
         stack: contextlib.AsyncExitStack,
         timings: dict[str, float],
-    ) -> tuple[InstanceId, Path]:
+    ) -> tuple[InstanceId, Fetched]:
         """Both at once: one waits for the engine, the other for disk and CPU."""
         began_s = self._clock.monotonic_s()
         engine, shape = target
@@ -132,37 +132,20 @@ class Placement:
             timings["claim"] = self._ms_since(began_s)
             return instance
 
-        async def fetch() -> Path:
-            folder = await self._fetched(ref, manifest, stack, timings)
+        async def fetch() -> Fetched:
+            fetched = await stack.enter_async_context(self._images.memory(ref, manifest))
             timings["fetch"] = self._ms_since(began_s)
-            return folder
+            timings.update(fetched.timings_ms)
+            return fetched
 
         claimed, fetched = await asyncio.gather(claim(), fetch(), return_exceptions=True)
         if isinstance(fetched, BaseException):
             if not isinstance(claimed, BaseException):
-                await engine.destroy(claimed)
+                await destroy_surely(engine, claimed)
             raise fetched
         if isinstance(claimed, BaseException):
             raise claimed
         return claimed, fetched
-
-    async def _fetched(
-        self, ref: SnapshotRef, manifest: Manifest, stack: contextlib.AsyncExitStack, timings: dict[str, float]
-    ) -> Path:
-        """A folder with the memory part. A golden image lies there already; a session's borrows from its template's."""
-        golden = ref if manifest.template is None else manifest.template
-        resident = await self._residents.of(golden)
-        if resident is not None and golden == ref:
-            return resident.folder
-        folder = await stack.enter_async_context(self._staging.folder())
-        files = memory_files(manifest.meta)
-        largest = max(files, key=lambda name: manifest.part(name).size_bytes)
-        has_blank = self._staging.take_blank(folder / largest, manifest.part(largest).size_bytes)
-        blank = frozenset({largest}) if has_blank else frozenset()
-        options = ReadOptions(resident=resident, blank=blank)
-        report = await self._store.read(ref, folder, parts=files, options=options)
-        timings.update({f"store_{step}": took for step, took in report.timings_ms.items()})
-        return folder
 
     async def _revive(
         self,
@@ -191,6 +174,47 @@ class Placement:
         timings["ready"] = self._ms_since(began_s) - timings["restore"]
         return Live(instance, engine, guest, notice.generation), ready
 
+    async def boot(self, ref: SnapshotRef, shape: InstanceShape, notice_at: Callable[[float], Notice]) -> Placed:
+        """Start the template's program over the filesystem part of ``ref``: its processes are new, its disk is not.
+
+        Works under any engine build and processor. Errors and promises as ``place``.
+        Raises: Unsupported if the snapshot, or the engine, has no filesystem part.
+        """
+        began_s = self._clock.monotonic_s()
+        manifest = await self._store.open(ref)
+        file = filesystem_file(manifest.meta)
+        if file is None:
+            raise Unsupported(
+                f"cannot boot snapshot {ref.snapshot}: it holds no filesystem part", snapshot=ref.snapshot
+            )
+        engine, instance = self._engines.newest(), self._pool.new_id()
+        timings = {"open": self._ms_since(began_s)}
+        async with self._images.filesystem(ref, manifest, file) as part:
+            timings["fetch"] = self._ms_since(began_s)
+            await engine.create(instance, shape, filesystem=part)
+            try:
+                live, ready = await self._booted(instance, engine, notice_at)
+            except BaseException:
+                await destroy_surely(engine, instance)
+                raise
+        timings["ready"] = self._ms_since(began_s) - timings["fetch"]
+        timings["total"] = self._ms_since(began_s)
+        return Placed(live, ready, 1, timings)
+
+    async def _booted(
+        self, instance: InstanceId, engine: Engine, notice_at: Callable[[float], Notice]
+    ) -> tuple[Live, ReadyReport]:
+        guest = self._dialer.connect(instance, await engine.attach(instance))
+        try:
+            await engine.start(instance)
+            await guest.hello()
+            await guest.quiesce()  # the contract is carried out on a parked guest, whatever made it
+            notice = notice_at(self._clock.wall_s())
+            return Live(instance, engine, guest, notice.generation), await guest.proceed(notice)
+        except BaseException:
+            await guest.close()
+            raise
+
     async def _replenish(self, engine: Engine, shape: InstanceShape) -> None:
         """Make ready for the next placement, a little later: the burst that this one was for comes first."""
         await self._clock.sleep(REPLENISH_DELAY_S)
@@ -212,7 +236,7 @@ async def discard(live: Live) -> TorporError | None:
     """Destroy a placed instance; the error if the engine could not, for the caller to report."""
     await live.guest.close()
     try:
-        await live.engine.destroy(live.instance)
+        await destroy_surely(live.engine, live.instance)
     except TorporError as error:
         return error
     return None

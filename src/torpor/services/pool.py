@@ -6,6 +6,7 @@ from torpor.domain.errors import TorporError
 from torpor.domain.ids import InstanceId, id_from_entropy
 from torpor.ports.engine import Engine, InstanceShape
 from torpor.ports.entropy import Entropy
+from torpor.services.patience import destroy_surely
 from torpor.services.supervisor import Supervisor
 
 
@@ -30,10 +31,10 @@ class Pool:
             try:
                 await engine.thaw(instance)
             except TorporError:
-                await engine.destroy(instance)  # it died while it waited; a new one is as good
+                await destroy_surely(engine, instance)  # it died while it waited; a new one is as good
             else:
                 return instance
-        instance = self._new_id()
+        instance = self.new_id()
         await engine.create(instance, shape)
         return instance
 
@@ -44,7 +45,7 @@ class Pool:
         total = sum(map(len, self._ready.values())) + len(self._making)
         if held >= self._size or total >= self._size_total:
             return
-        instance = self._new_id()
+        instance = self.new_id()
         self._making[instance] = key
         self._supervisor.start(self._make(engine, shape, instance), name=f"pool:{instance}")
 
@@ -55,7 +56,7 @@ class Pool:
             self._ready.setdefault((id(engine), shape), []).append(instance)
             self._engines[instance] = engine
         except TorporError:
-            await engine.destroy(instance)
+            await destroy_surely(engine, instance)
             raise
         finally:
             self._making.pop(instance, None)
@@ -68,7 +69,8 @@ class Pool:
         """Destroy what is ready."""
         held, self._engines, self._ready = dict(self._engines), {}, {}
         for instance, engine in held.items():
-            await engine.destroy(instance)
+            await destroy_surely(engine, instance)
 
-    def _new_id(self) -> InstanceId:
+    def new_id(self) -> InstanceId:
+        """An id for an instance that is not of the pool."""
         return InstanceId(id_from_entropy(self._entropy.bytes(20)))

@@ -13,12 +13,14 @@ import structlog
 from torpor.domain.errors import Conflict, TorporError
 from torpor.domain.ids import InstanceId
 from torpor.domain.lifecycle import InstanceLost, OperationFailed, SnapshotStored
-from torpor.domain.session import Durability, Session, SnapshotRecord, Status
+from torpor.domain.session import Session, SnapshotRecord, Status
 from torpor.ports.catalog import Catalog
+from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine
 from torpor.ports.guest import Guest, GuestDialer
 from torpor.services.driver import Driver
 from torpor.services.live import Live, Runtimes
+from torpor.services.patience import destroy_surely
 from torpor.services.placement import Engines
 from torpor.services.records import Records
 from torpor.store.snapshots import SnapshotStore
@@ -47,16 +49,14 @@ class Reconciler:
         runtimes: Runtimes,
         driver: Driver,
         store: SnapshotStore,
-        engines: Engines,
-        dialer: GuestDialer,
+        node: tuple[Engines, GuestDialer, Clock],
     ) -> None:
         self._catalog = catalog
         self._records = records
         self._runtimes = runtimes
         self._driver = driver
         self._store = store
-        self._engines = engines
-        self._dialer = dialer
+        self._engines, self._dialer, self._clock = node
 
     async def run(self) -> Settled:
         """Settle every unfinished record, then destroy every instance that no record holds. Repeatable."""
@@ -72,7 +72,7 @@ class Reconciler:
         held = self._runtimes.instances()
         for instance, engine in owners.items():
             if instance not in held:
-                await engine.destroy(instance)
+                await destroy_surely(engine, instance)
                 settled.orphans.append(instance)
         return settled
 
@@ -108,7 +108,7 @@ class Reconciler:
             image_bytes=manifest.image_bytes,
             new_bytes=0,  # what it cost was known only to the server that died
         )
-        report = SnapshotStored(session.generation, session.operation, snapshot, Durability.DISK)
+        report = SnapshotStored(session.generation, session.operation, snapshot, self._driver.durability)
         await self._records.apply(session.tenant, session.id, report)
         return True
 
@@ -125,7 +125,7 @@ class Reconciler:
             await self._records.apply(session.tenant, session.id, report)
             settled.lost.append(session.id)
             return
-        self._runtimes.of(session.id).live = live
+        self._runtimes.of(session.id).attach(live, session, now_s=self._clock.monotonic_s())
         if parked:
             await self._fail(session, "the server stopped while it was captured")
             record = await self._catalog.get(session.tenant, session.id)

@@ -4,29 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from torpor.domain.session import Persistence, Session
+from torpor.domain.session import Persistence, Policy, Session
 from torpor.ports.guest import BurstResult, Cause
 
 METADATA_ENTRIES_MAX = 64  # of metadata, and of env
 
 
+class Outcome(StrEnum):
+    """What a placement brought back."""
+
+    CREATED = "created"  # a clone of its template's golden snapshot
+    RESUMED = "resumed"  # memory and disk, as they were
+    RESTORED_FILESYSTEM = "restored_filesystem"  # the disk; processes are new
+    STATE_LOST = "state_lost"  # nothing: an ephemeral session that was let go
+
+
+class Tier(StrEnum):
+    """From where a placement was served."""
+
+    WARM = "warm"  # an instance kept frozen in memory
+    LOCAL = "local"  # this node's store or cache
+    COLD = "cold"  # a shared store
+
+
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """A new session. Its caps are those of the template's golden snapshot (the frozen spec holds them)."""
+    """A new session. Its caps are those of the template's golden snapshot (the frozen spec holds them).
+
+    ``ttl_s``: the hard deadline, from now; it is deleted then, whatever it does.
+    """
 
     template: str = "data"
     name: str | None = None
     persistence: Persistence = Persistence.MEMORY
     metadata: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """``count`` copies of a session, each with its own identity. ``names``: none, or one for each."""
+
+    count: int = 1
+    names: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """Clocks to set anew: those named in ``fields``. ``ttl_s`` counts from now; None: no hard deadline."""
+
+    policy: Policy = field(default_factory=Policy)
+    ttl_s: float | None = None
+    fields: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
     """Told with the first result after a placement, so that an agent can refresh its own notion of now.
 
-    ``tier``: what served it (``local`` so far). ``attempts``: restores it took; 2 if the first failed.
+    ``tier``: what served it; ``outcome``: what of the session came back, and ``stepped_down``: why not more, a sentence
+    for each better way that failed. ``attempts``: restores it took; 2 if the first failed.
     ``dropped``: what was dropped on purpose, a sentence each. ``timings_ms``: request to READY by step
     (``open``, ``claim``, ``fetch``, ``restore``, ``ready``, ``total``; ``store_…``: inside fetch).
     """
@@ -34,10 +76,12 @@ class Resumption:
     cause: Cause
     gap_s: float
     wall_time_s: float
-    tier: str
+    tier: Tier
     generation: int
+    outcome: Outcome = Outcome.RESUMED
     attempts: int = 1
     dropped: tuple[str, ...] = ()
+    stepped_down: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 
+from torpor.domain.activity import verdict
 from torpor.domain.errors import (
     Conflict,
     GuestError,
@@ -16,21 +18,33 @@ from torpor.domain.errors import (
     Unsupported,
     error_for,
 )
-from torpor.domain.ids import SessionId, TenantId, id_from_entropy, is_id, parse_name
-from torpor.domain.lifecycle import Accepted, Delete, Pause, Resume, is_paused
+from torpor.domain.ids import SessionId, TenantId, id_from_entropy, is_id
+from torpor.domain.lifecycle import (
+    IDLE,
+    Accepted,
+    Delete,
+    Expire,
+    Pause,
+    Release,
+    Resume,
+    SetClocks,
+    Snapshot,
+    is_paused,
+)
 from torpor.domain.session import Durability, Persistence, Session, Status
 from torpor.ports.catalog import Catalog, Page
 from torpor.ports.clock import Clock
 from torpor.ports.entropy import Entropy
 from torpor.ports.guest import BurstResult, Guest, OnOutput, Output, ProcessSpec
 from torpor.ports.keys import KeyStore
+from torpor.services.checks import check_create, check_policy, name_taken
 from torpor.services.driver import Driver
 from torpor.services.live import Live, Runtimes
 from torpor.services.records import Records
-from torpor.services.requests import METADATA_ENTRIES_MAX, Burst, CreateRequest, Resumption
+from torpor.services.requests import Burst, ClockChange, CreateRequest, Resumption
 from torpor.services.templates import Templates
 
-VALUE_CHARACTERS_MAX = 4096
+ASKED = "asked"
 
 Run = Callable[[Guest, OnOutput], Awaitable[BurstResult]]
 
@@ -61,28 +75,31 @@ class Sessions:
 
         Raises: InvalidArgument, NotFound (the template), Conflict (the name), Unsupported. Leaves nothing on failure.
         """
-        _check(request)
+        check_create(request)
         blueprint = await self._templates.blueprint(tenant, request.template)
+        now_s = self._clock.wall_s()
         session = Session(
             id=SessionId(id_from_entropy(self._entropy.bytes(20))),
             tenant=tenant,
             template=blueprint.template.name,
             template_digest=blueprint.template.digest,
-            created_at_s=self._clock.wall_s(),
+            created_at_s=now_s,
             name=request.name,
             persistence=request.persistence,
             limits=self._templates.limits(blueprint.template),
             metadata=dict(request.metadata),
             env=dict(request.env),
+            policy=request.policy,
+            hard_deadline_at_s=None if request.ttl_s is None else now_s + request.ttl_s,
         )
         if request.name is not None and await self._catalog.find(tenant, request.name) is not None:
-            raise _name_taken(request.name)
+            raise name_taken(request.name)
         key = await self._keys.create(tenant, session.id)
         try:
             stored = await self._catalog.insert(replace(session, wrapped_key=base64.b64encode(key.wrapped).decode()))
         except Conflict as error:
             await self._keys.destroy(tenant, session.id)
-            raise _name_taken(str(request.name)) from error
+            raise name_taken(str(request.name)) from error
         return await self._driver.create(stored, blueprint)
 
     async def get(self, tenant: TenantId, ref: str) -> Session:
@@ -99,23 +116,30 @@ class Sessions:
         """Sessions, newest first."""
         return await self._catalog.page(tenant, cursor=cursor, limit=limit)
 
-    async def pause(self, tenant: TenantId, ref: str, *, wait: Durability | None = Durability.DISK) -> Session:
+    async def pause(
+        self, tenant: TenantId, ref: str, *, wait: Durability | None = Durability.DISK, reason: str = ASKED
+    ) -> Session:
         """Snapshot, store and release. Returns once the snapshot is as durable as ``wait`` says; None: at once.
 
-        Idempotent; concurrent callers share one capture.
+        Idempotent; concurrent callers share one capture. An ephemeral session is let go, with nothing kept.
         Raises: Conflict (a burst arrived, or not possible now), StorageFull and others: it goes on running.
         """
-        if wait is Durability.OBJECT:
+        if wait is Durability.OBJECT and self._driver.durability is not Durability.OBJECT:
             raise Unsupported(
                 "cannot wait for durability object: this server stores in a local folder, which is disk; wait for disk",
                 offered=[Durability.DISK.value],
             )
         session = await self.get(tenant, ref)
         blueprint = await self._templates.blueprint_of(session)
-        async with self._runtimes.of(session.id).placing:  # a pause right after a wake waits until it is placed
-            decided = await self._records.apply(tenant, session.id, Pause())
+        runtime = self._runtimes.of(session.id)
+        async with runtime.placing:  # a pause right after a wake waits until it is placed
+            if session.persistence is Persistence.EPHEMERAL:
+                return await self._let_go(session, reason)
+            decided = await self._records.apply(tenant, session.id, Pause(reason))
             if isinstance(decided.decision, Accepted):
                 self._driver.begin_capture(decided.session, blueprint)
+        if reason == IDLE and runtime.activity.bursts_count:  # it came between the verdict and the order
+            await self._driver.ensure_running(session, blueprint)
         if wait is None:
             return decided.session
         await self._driver.settled(session)
@@ -123,6 +147,51 @@ class Sessions:
         if not is_paused(after):
             raise _not_paused(after)
         return after
+
+    async def _let_go(self, session: Session, reason: str) -> Session:
+        decided = await self._records.apply(session.tenant, session.id, Release(reason))
+        if isinstance(decided.decision, Accepted):
+            await self._driver.let_go(decided.session)
+        return decided.session
+
+    async def snapshot(self, tenant: TenantId, ref: str) -> Session:
+        """Store what it is now, and let it go on; of one that rests, its last snapshot is what it is now.
+
+        Concurrent callers share one capture. Raises: Conflict, Unsupported (ephemeral), StorageFull and others: it
+        goes on running.
+        """
+        session = await self.get(tenant, ref)
+        if is_paused(session) and session.snapshot is not None:
+            return session
+        blueprint = await self._templates.blueprint_of(session)
+        async with self._runtimes.of(session.id).placing:
+            decided = await self._records.apply(tenant, session.id, Snapshot())
+            if isinstance(decided.decision, Accepted):
+                self._driver.begin_capture(decided.session, blueprint)
+        await self._driver.settled(session)
+        after = await self.get(tenant, session.id)
+        if after.snapshot is None or after.snapshot.sequence < decided.session.operation:
+            raise _not_captured(after)
+        return after
+
+    async def set_clocks(self, tenant: TenantId, ref: str, change: ClockChange) -> Session:
+        """Set its clocks anew; the run deadline starts over if ``timeout_s`` is among them. Wakes nothing."""
+        session = await self.get(tenant, ref)
+        fields = change.fields
+        policy = replace(session.policy, **{name: getattr(change.policy, name) for name in fields - {"ttl_s"}})
+        check_policy(policy, change.ttl_s)
+        hard_deadline_at_s = session.hard_deadline_at_s
+        if "ttl_s" in fields:
+            hard_deadline_at_s = None if change.ttl_s is None else self._clock.wall_s() + change.ttl_s
+        event = SetClocks(policy, restart="timeout_s" in fields, hard_deadline_at_s=hard_deadline_at_s)
+        decided = await self._records.apply(tenant, session.id, event)
+        self._runtimes.of(session.id).idle_s = policy.idle_s
+        return decided.session
+
+    async def expire(self, tenant: TenantId, session: SessionId) -> Session:
+        """Delete it because a clock has ended. Raises: Conflict if none has (it may have been set anew)."""
+        decided = await self._records.apply(tenant, session, Expire())
+        return await self._driver.erase(decided.session)
 
     async def resume(
         self, tenant: TenantId, ref: str, *, allow_older: bool = False
@@ -229,6 +298,28 @@ class Sessions:
         )
         return sum(isinstance(outcome, Session) for outcome in outcomes)
 
+    @contextlib.asynccontextmanager
+    async def guest(self, tenant: TenantId, ref: str) -> AsyncIterator[tuple[Guest, Resumption | None]]:
+        """The session's guest, woken if need be, for calls that are no bursts: files, terminals, forwards, logs.
+
+        They do not keep it awake by themselves; the bytes they move do (domain.activity).
+        """
+        session, live, resumption = await self._awake(tenant, ref)
+        try:
+            yield live.guest, resumption
+        except GuestError as error:
+            await self._explain(session, live, error)
+            raise
+
+    def awake_because(self, session: SessionId) -> tuple[str, ...]:
+        """What keeps it awake now, a phrase each; nothing if it has no instance here, or is idle."""
+        runtime = self._runtimes.of(session)
+        if runtime.live is None:
+            return ()
+        if runtime.idle_s is None:
+            return ("it has no idle window",)
+        return verdict(runtime.activity, self._clock.monotonic_s(), window_s=runtime.idle_s).reasons
+
     async def _awake(self, tenant: TenantId, ref: str) -> tuple[Session, Live, Resumption | None]:
         session = await self.get(tenant, ref)
         runtime = self._runtimes.of(session.id)
@@ -239,6 +330,8 @@ class Sessions:
     async def _burst(self, tenant: TenantId, ref: str, run: Run, on_output: OnOutput | None) -> Burst:
         began_s = self._clock.monotonic_s()
         session, live, resumption = await self._awake(tenant, ref)
+        activity = self._runtimes.of(session.id).activity
+        activity.begin(self._clock.monotonic_s())
         first_output_ms: list[float] = []
 
         async def output(piece: Output) -> None:
@@ -252,6 +345,8 @@ class Sessions:
         except GuestError as error:
             await self._explain(session, live, error)
             raise
+        finally:
+            activity.end(self._clock.monotonic_s())
         if resumption is not None:
             first_ms = first_output_ms[0] if first_output_ms else (self._clock.monotonic_s() - began_s) * 1000
             timings = {**resumption.timings_ms, "first_output": round(first_ms, 3)}
@@ -271,33 +366,16 @@ class Sessions:
         await self._driver.lost_if_dead(session, live, error)
 
 
-def _check(request: CreateRequest) -> None:
-    if request.name is not None:
-        parse_name(request.name, field="name")
-    if request.persistence is not Persistence.MEMORY:
-        raise Unsupported(
-            f"cannot create a session with persistence {request.persistence.value}: only memory is offered so far",
-            field="persistence",
-        )
-    for field, entries in (("metadata", request.metadata), ("env", request.env)):
-        if len(entries) > METADATA_ENTRIES_MAX:
-            raise InvalidArgument(
-                f"cannot take {len(entries)} {field} entries: at most {METADATA_ENTRIES_MAX}", field=field
-            )
-        for key, value in entries.items():
-            if not key or "=" in key or "\0" in key + value or len(key) + len(value) > VALUE_CHARACTERS_MAX:
-                raise InvalidArgument(
-                    f"cannot take {field} entry {key[:60]!r}: keys are not empty and hold no '=', no NUL anywhere, "
-                    f"at most {VALUE_CHARACTERS_MAX} characters together",
-                    field=field,
-                )
-
-
-def _name_taken(name: str) -> Conflict:
-    return Conflict(
-        f"a session named {name!r} exists: use it, remove it with `torpor rm {name}`, or choose another name",
-        reason="name_taken",
-        field="name",
+def _not_captured(session: Session) -> TorporError:
+    """Why a live snapshot was not stored."""
+    code = session.last_error_code or Conflict.code
+    return error_for(
+        code,
+        f"session {session.name or session.id} is {session.status.public} and was not captured: "
+        f"{session.last_error or 'it was paused, resumed or removed meanwhile'}; take the snapshot again",
+        reason="snapshot_given_up" if code == Conflict.code else code,
+        session=session.id,
+        status=session.status.public,
     )
 
 

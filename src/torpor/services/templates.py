@@ -16,8 +16,8 @@ from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine, InstanceShape
 from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
+from torpor.services.blueprint import Blueprint
 from torpor.services.capture import CaptureOrder
-from torpor.services.driver import Blueprint
 from torpor.services.golden import Check, GoldenForge, Progress
 from torpor.services.rootfs import Rootfs
 from torpor.store.snapshots import SnapshotRef

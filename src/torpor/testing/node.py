@@ -28,15 +28,11 @@ from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
 from torpor.ports.objects import ObjectStore
 from torpor.ports.staging import Staging
-from torpor.services.capture import Capture
-from torpor.services.driver import Driver
-from torpor.services.golden import GoldenForge
-from torpor.services.live import Runtimes
-from torpor.services.placement import Engines, Placement
+from torpor.services import composition
+from torpor.services.composition import Services
+from torpor.services.placement import Engines
 from torpor.services.pool import Pool
-from torpor.services.reconcile import Reconciler, Settled
-from torpor.services.records import Records
-from torpor.services.residents import Residents
+from torpor.services.reconcile import Settled
 from torpor.services.sessions import Sessions
 from torpor.services.supervisor import Supervisor
 from torpor.services.templates import RootFilesystem, Templates
@@ -95,51 +91,56 @@ class Outside:
     build: str
     store_workers: int = 2
     pool_size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """The services of one node, composed."""
-
-    sessions: Sessions
-    templates: Templates
-    store: SnapshotStore
-    pool: Pool
-    runtimes: Runtimes
-    residents: Residents
-    reconciler: Reconciler
+    warm_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FakeNode:
     """A running server over a machine, with what tests look into."""
 
-    sessions: Sessions
-    templates: Templates
+    services: Services
     engine: FakeEngine
-    store: SnapshotStore
-    pool: Pool
     settled: Settled
+
+    @property
+    def sessions(self) -> Sessions:
+        """The use cases."""
+        return self.services.sessions
+
+    @property
+    def templates(self) -> Templates:
+        """Its templates."""
+        return self.services.templates
+
+    @property
+    def store(self) -> SnapshotStore:
+        """Its snapshot store."""
+        return self.services.store
+
+    @property
+    def pool(self) -> Pool:
+        """Its created sandboxes."""
+        return self.services.pool
 
 
 def assemble(outside: Outside, supervisor: Supervisor) -> Services:
     """The services over ``outside``, as ``apps.node`` composes them. Nothing runs yet."""
-    clock, staging, catalog = outside.clock, outside.staging, outside.catalog
-    origin = (clock, outside.entropy)
-    store = SnapshotStore(outside.objects, outside.keys, outside.entropy, clock, workers=outside.store_workers)
-    dialer = FramedDialer(clock)
-    engines = Engines({outside.build: outside.engine}, outside.build)
-    runtimes, records = Runtimes(), Records(catalog, clock)
-    pool = Pool(supervisor, outside.entropy, size=outside.pool_size)
-    residents = Residents(store, staging)
-    capture = Capture(store, staging, clock, outside.entropy, residents)
-    placement = Placement(store, engines, dialer, staging, (pool, residents), clock, supervisor)
-    driver = Driver(records, runtimes, placement, capture, store, supervisor, origin)
-    forge = GoldenForge(capture, dialer, staging, origin)
-    templates = Templates(catalog, outside.keys, forge, lambda _digest: Path("/"), (PROGRAM,), origin)
-    sessions = Sessions(catalog, outside.keys, records, runtimes, driver, templates, origin)
-    reconciler = Reconciler(catalog, records, runtimes, driver, store, engines, dialer)
-    return Services(sessions, templates, store, pool, runtimes, residents, reconciler)
+    store = SnapshotStore(outside.objects, outside.keys, outside.entropy, outside.clock, workers=outside.store_workers)
+    everything = composition.Outside(
+        catalog=outside.catalog,
+        keys=outside.keys,
+        store=store,
+        staging=outside.staging,
+        engines=Engines({outside.build: outside.engine}, outside.build),
+        dialer=FramedDialer(outside.clock),
+        clock=outside.clock,
+        entropy=outside.entropy,
+        rootfs_at=lambda _digest: Path("/"),
+        argv=(PROGRAM,),
+        pool_size=outside.pool_size,
+        warm_bytes=outside.warm_bytes,
+    )
+    return composition.compose(everything, supervisor)
 
 
 async def capture_template(services: Services, engine: Engine) -> None:
@@ -150,7 +151,7 @@ async def capture_template(services: Services, engine: Engine) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_fake(machine: FakeMachine, *, pool_size: int = 1) -> AsyncIterator[FakeNode]:
+async def open_fake(machine: FakeMachine, *, pool_size: int = 1, warm_bytes: int = 0) -> AsyncIterator[FakeNode]:
     """A server over ``machine``; leaving the block is a crash: nothing is paused, channels are let go."""
     clock = SystemClock()
     engine = FakeEngine({PROGRAM: FakeGuestProgram}, clock, host=machine.host)
@@ -164,15 +165,16 @@ async def open_fake(machine: FakeMachine, *, pool_size: int = 1) -> AsyncIterato
         entropy=machine.entropy,
         build=(await engine.capabilities()).build,
         pool_size=pool_size,
+        warm_bytes=warm_bytes,
     )
     async with Supervisor() as supervisor:
         services = assemble(outside, supervisor)
         settled = await services.reconciler.run()
         await capture_template(services, engine)
         try:
-            yield FakeNode(services.sessions, services.templates, engine, services.store, services.pool, settled)
+            yield FakeNode(services, engine, settled)
         finally:
-            for live in services.runtimes.all_live():
+            for live in (*services.runtimes.all_live(), *services.warm.all_live()):
                 await live.guest.close()
             await supervisor.settle()
             await services.residents.drop()

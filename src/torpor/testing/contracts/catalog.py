@@ -247,15 +247,14 @@ class TemplateContract:
 
     async def test_due_are_those_of_which_a_clock_has_ended(self, catalog: Catalog) -> None:
         kept_s = Policy(retention_s=100.0)
-        for number, changes in enumerate(
-            (
-                {"hard_deadline_at_s": 50.0},
-                {"status": Status.RUNNING, "run_deadline_at_s": 60.0, "policy": kept_s},
-                {"status": Status.PAUSED_LOCAL, "paused_at_s": 10.0, "policy": kept_s},
-                {"status": Status.DELETED, "hard_deadline_at_s": 1.0},
-                {"policy": kept_s},
-            )
-        ):
+        marks: tuple[dict[str, Any], ...] = (
+            {"hard_deadline_at_s": 50.0},
+            {"status": Status.RUNNING, "run_deadline_at_s": 60.0, "policy": kept_s},
+            {"status": Status.PAUSED_LOCAL, "paused_at_s": 10.0, "policy": kept_s},
+            {"status": Status.DELETED, "hard_deadline_at_s": 1.0},
+            {"policy": kept_s},
+        )
+        for number, changes in enumerate(marks):
             await catalog.insert(session(number, **changes))
 
         async def due(now_s: float) -> set[str]:

@@ -9,9 +9,10 @@ from torpor.adapters.catalog.memory import MemoryCatalog
 from torpor.adapters.engines.fake import FakeEngine
 from torpor.domain.session import Session
 from torpor.ports.catalog import Catalog
+from torpor.services.composition import Services
 from torpor.services.supervisor import Supervisor
 from torpor.testing.fake_guest import FakeGuestProgram
-from torpor.testing.node import PROGRAM, FakeMachine, Outside, Services, assemble
+from torpor.testing.node import PROGRAM, FakeMachine, Outside, assemble
 from torpor.testing.world.loop import LoopClock
 from torpor.testing.world.ports import Fate, FatedStaging, behind
 from torpor.testing.world.process import Process

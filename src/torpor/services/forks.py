@@ -1,0 +1,136 @@
+"""Forks: copies of a session that share its past and nothing else.
+
+A fork is durable before it runs: its own manifest, under its own key, names the chunks of its source, so that the
+source may be deleted at any time. A running source is captured live first and goes on: no fork is older than the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import replace
+
+from torpor.domain.errors import Conflict, TorporError, Unsupported
+from torpor.domain.ids import SessionId, SnapshotId, TenantId, id_from_entropy
+from torpor.domain.session import Persistence, Session, SnapshotRecord, Status
+from torpor.ports.catalog import Catalog
+from torpor.ports.clock import Clock
+from torpor.ports.entropy import Entropy
+from torpor.ports.keys import KeyStore
+from torpor.services.blueprint import Blueprint
+from torpor.services.checks import check_fork, name_taken
+from torpor.services.driver import Driver, session_meta
+from torpor.services.requests import ForkRequest, Resumption
+from torpor.services.sessions import Sessions
+from torpor.services.templates import Templates
+from torpor.store.forking import ForkRequest as StoreForkRequest
+from torpor.store.snapshots import SnapshotRef, SnapshotStore
+
+Forked = tuple[Session, Resumption]
+
+
+class Forks:
+    """Makes forks on this node."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        keys: KeyStore,
+        store: SnapshotStore,
+        sessions: Sessions,
+        driver: Driver,
+        templates: Templates,
+        origin: tuple[Clock, Entropy],
+    ) -> None:
+        self._catalog = catalog
+        self._keys = keys
+        self._store = store
+        self._sessions = sessions
+        self._driver = driver
+        self._templates = templates
+        self._clock, self._entropy = origin
+
+    async def fork(self, tenant: TenantId, ref: str, request: ForkRequest) -> tuple[Forked, ...]:
+        """Running copies of a session as it is now; it goes on, or stays paused. All of them, or none.
+
+        Raises: InvalidArgument, NotFound, Conflict (a name; a status without a newest state), Unsupported (ephemeral);
+        what a capture and a placement raise.
+        """
+        check_fork(request)
+        source = await self._sessions.get(tenant, ref)
+        if source.persistence is Persistence.EPHEMERAL:
+            raise Unsupported(f"cannot fork session {source.id}: it is ephemeral, nothing of it is ever stored")
+        if source.status is Status.LOST:
+            raise Conflict(
+                f"cannot fork session {source.id}: it lost its newest state; resume it with allow_older first",
+                reason="cannot_fork_while_lost",
+                session=source.id,
+            )
+        for name in request.names:
+            if await self._catalog.find(tenant, name) is not None:
+                raise name_taken(name)
+        source = await self._sessions.snapshot(tenant, source.id)
+        assert source.snapshot is not None
+        blueprint = await self._templates.blueprint_of(source)
+        names: tuple[str | None, ...] = request.names or (None,) * request.count
+        outcomes = await asyncio.gather(
+            *(self._fork(source, source.snapshot, blueprint, name, request) for name in names), return_exceptions=True
+        )
+        made = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if failed:
+            await asyncio.gather(*(self._sessions.delete(tenant, session.id) for session, _ in made))
+            raise failed[0]
+        return tuple(made)
+
+    async def _fork(
+        self, source: Session, snapshot: SnapshotRecord, blueprint: Blueprint, name: str | None, request: ForkRequest
+    ) -> Forked:
+        session = self._record(source, name, request)
+        key = await self._keys.create(session.tenant, session.id)
+        try:
+            stored = await self._store.fork(
+                StoreForkRequest(
+                    source=SnapshotRef.from_json(snapshot.ref),
+                    tenant=session.tenant,
+                    subject=session.id,
+                    snapshot=SnapshotId(id_from_entropy(self._entropy.bytes(20))),
+                    sequence=0,  # before its first operation
+                    wrapped_key=key.wrapped,
+                    meta=session_meta(session),
+                )
+            )
+            copied = SnapshotRecord(
+                ref=stored.ref.to_json(),
+                sequence=0,
+                instant_s=snapshot.instant_s,
+                image_bytes=stored.image_bytes,
+                new_bytes=stored.new_bytes,
+            )
+            wrapped_key = base64.b64encode(key.wrapped).decode()
+            record = replace(session, wrapped_key=wrapped_key, snapshot=copied, durability=self._driver.durability)
+            inserted = await self._catalog.insert(record)
+        except TorporError as error:
+            await self._store.delete_subject(session.tenant, session.id)
+            if isinstance(error, Conflict) and name is not None:
+                raise name_taken(name) from error
+            raise
+        return await self._driver.create(inserted, blueprint, source=SnapshotRef.from_json(snapshot.ref))
+
+    def _record(self, source: Session, name: str | None, request: ForkRequest) -> Session:
+        """A new life with the source's settings. A hard deadline is inherited: a fork must not outlive a stated end."""
+        return Session(
+            id=SessionId(id_from_entropy(self._entropy.bytes(20))),
+            tenant=source.tenant,
+            template=source.template,
+            template_digest=source.template_digest,
+            created_at_s=self._clock.wall_s(),
+            name=name,
+            persistence=source.persistence,
+            limits=source.limits,
+            metadata={**source.metadata, **request.metadata},
+            env=source.env,
+            policy=source.policy,
+            hard_deadline_at_s=source.hard_deadline_at_s,
+            forked_from=source.id,
+        )

@@ -1,0 +1,131 @@
+"""How a session comes back: the highest rung that holds, each step down said in the result.
+
+warm → memory (one retry in a fresh sandbox, in ``Placement``) → filesystem. An error of the moment, such as a full
+disk or a store that does not answer, is no reason to step down: it is raised, and the snapshot waits for the next try.
+A session never passes for a state that it is not in: ``Outcome`` says which rung served it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import structlog
+
+from torpor.domain.errors import Corrupt, DeadlineExceeded, EngineError, GuestError, TorporError, Unsupported
+from torpor.domain.session import Persistence, Session, Status
+from torpor.ports.clock import Clock
+from torpor.ports.guest import Notice
+from torpor.services.blueprint import Blueprint
+from torpor.services.live import Live
+from torpor.services.placement import Placed, Placement, discard
+from torpor.services.requests import Outcome, Tier
+from torpor.services.warm import Warm
+from torpor.store.snapshots import SnapshotRef
+
+log = structlog.get_logger()
+
+STEPS_DOWN = (Unsupported, Corrupt, EngineError, GuestError, DeadlineExceeded)
+
+
+class Rung(StrEnum):
+    """Where a session may come back from, best first."""
+
+    WARM = "warm"
+    MEMORY = "memory"
+    FILESYSTEM = "filesystem"
+    GOLDEN = "golden"
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """A placed session, and from where. ``stepped_down``: why each better rung did not hold, a sentence each."""
+
+    placed: Placed
+    outcome: Outcome
+    tier: Tier
+    stepped_down: tuple[str, ...] = ()
+
+
+def rungs(session: Session) -> tuple[Rung, ...]:
+    """The rungs that a placement of ``session`` may use, in order. Pure."""
+    if session.snapshot is None:
+        return (Rung.GOLDEN,)
+    if session.persistence is Persistence.FILESYSTEM:
+        return (Rung.FILESYSTEM,)
+    return (Rung.WARM, Rung.MEMORY, Rung.FILESYSTEM)
+
+
+class Revival:
+    """Places sessions by the best rung there is."""
+
+    def __init__(self, placement: Placement, warm: Warm, clock: Clock) -> None:
+        self._placement = placement
+        self._warm = warm
+        self._clock = clock
+
+    async def revive(
+        self,
+        session: Session,
+        blueprint: Blueprint,
+        notice_at: Callable[[float], Notice],
+        *,
+        source: SnapshotRef | None = None,
+    ) -> Revived:
+        """Place ``session``, whose order is stored. ``source``: a snapshot of equal content to read instead of its own.
+
+        Raises: the best rung's error, if no rung holds; nothing of the attempts is left, every snapshot is untouched.
+        """
+        failed: list[TorporError] = []
+        for rung in rungs(session):
+            try:
+                revived = await self._by(rung, session, blueprint, notice_at, source)
+            except STEPS_DOWN as error:
+                log.warning("step down", session=session.id, rung=rung, code=error.code, error=error.message)
+                failed.append(error)
+                continue
+            if revived is not None:
+                return replace(revived, stepped_down=tuple(error.message for error in failed))
+        raise failed[0]
+
+    async def _by(
+        self,
+        rung: Rung,
+        session: Session,
+        blueprint: Blueprint,
+        notice_at: Callable[[float], Notice],
+        source: SnapshotRef | None,
+    ) -> Revived | None:
+        """None if there is nothing on this rung."""
+        if rung is Rung.WARM:
+            return await self._thawed(session, notice_at)
+        if rung is Rung.GOLDEN:
+            placed = await self._placement.place(blueprint.golden, blueprint.shape, notice_at)
+            fresh = Outcome.CREATED if session.status is Status.CREATING else Outcome.STATE_LOST
+            return Revived(placed, fresh, Tier.LOCAL)
+        assert session.snapshot is not None
+        ref = source or SnapshotRef.from_json(session.snapshot.ref)
+        if rung is Rung.FILESYSTEM:
+            placed = await self._placement.boot(ref, blueprint.shape, notice_at)
+            return Revived(placed, Outcome.RESTORED_FILESYSTEM, Tier.LOCAL)
+        placed = await self._placement.place(ref, blueprint.shape, notice_at)
+        return Revived(placed, Outcome.RESUMED, Tier.LOCAL)
+
+    async def _thawed(self, session: Session, notice_at: Callable[[float], Notice]) -> Revived | None:
+        """The instance that was kept in memory; only now, after the new generation was stored, does it run again."""
+        assert session.snapshot is not None
+        began_s = self._clock.monotonic_s()
+        kept = await self._warm.take(session.id, sequence=session.snapshot.sequence)
+        if kept is None:
+            return None
+        try:
+            await kept.engine.thaw(kept.instance)
+            notice = notice_at(self._clock.wall_s())
+            ready = await kept.guest.proceed(notice)
+        except BaseException:
+            await discard(kept)
+            raise
+        live = Live(kept.instance, kept.engine, kept.guest, notice.generation)
+        took_ms = round((self._clock.monotonic_s() - began_s) * 1000, 3)
+        return Revived(Placed(live, ready, 1, {"ready": took_ms, "total": took_ms}), Outcome.RESUMED, Tier.WARM)
