@@ -18,6 +18,7 @@ KEY_BYTES = 32
 TAG_BYTES = 16
 OVERHEAD_BYTES = 1 + TAG_BYTES
 CHUNK_CONTEXT = b"torpor chunk v0"
+PLAIN_BYTES_FIRST = 64 * 1024  # of an opener's buffers: zeroing the largest at once costs more than a small read
 
 # Measured on a 256 MiB Python process (docs/design/001-chunking.md).
 ZSTD_LEVEL = 1
@@ -54,7 +55,7 @@ class Opener:
 
     def __init__(self, *, plain_bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._plain_bytes_max = plain_bytes_max
-        self._plain = memoryview(bytearray(min(plain_bytes_max, CHUNK_BYTES_MAX)))
+        self._plain = memoryview(bytearray(min(plain_bytes_max, PLAIN_BYTES_FIRST)))
         self._encoded = memoryview(bytearray(len(self._plain)))
         self._zstd = zstandard.ZstdDecompressor()
 
@@ -117,8 +118,9 @@ class Opener:
 
     def _grow(self, plain_bytes: int) -> None:
         if plain_bytes > len(self._plain):
-            self._plain = memoryview(bytearray(plain_bytes))
-            self._encoded = memoryview(bytearray(plain_bytes))
+            size_bytes = max(plain_bytes, min(2 * len(self._plain), self._plain_bytes_max))
+            self._plain = memoryview(bytearray(size_bytes))
+            self._encoded = memoryview(bytearray(size_bytes))
 
 
 def _bound(context: bytes, *, codec: int, plain_bytes: int) -> bytes:
