@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 
 from torpor.testing.world.witness import Violation
 from torpor.testing.world.world import World
+
+COLLECT_EVERY = 25  # seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,10 @@ def run_seeds(seeds: Sequence[int], *, processes_count: int | None = None) -> li
 
 def _run_share(seeds: Sequence[int]) -> list[Failure]:
     failures = []
-    for seed in seeds:
+    gc.disable()  # it would look at everything that was imported, again and again
+    for number, seed in enumerate(seeds):
+        if number % COLLECT_EVERY == 0:
+            gc.collect()
         try:
             World(seed).run()
         except Violation as violation:

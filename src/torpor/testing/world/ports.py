@@ -75,8 +75,6 @@ class Fate:
         faults, random = self._weather.faults, self._weather.random
         if random.random() < faults.delay:
             await asyncio.sleep(random.random() * faults.delay_s_max)
-        else:
-            await asyncio.sleep(0)
         if self.happens(faults.crash):
             self._process.kill()
         self.check_alive()
@@ -102,11 +100,12 @@ class Fate:
 
     async def answer(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
         """What a guest sent, late, twice, or only what it sends next."""
-        faults, random = self._weather.faults, self._weather.random
+        random = self._weather.random
         while True:
             self.check_alive()
             data = await read()
             self.check_alive()
+            faults = self._weather.faults  # those of now: the wait may have been long
             if data and self.happens(faults.answer_loss):
                 continue
             if data and self.happens(faults.answer_repetition):

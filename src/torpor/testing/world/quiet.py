@@ -24,6 +24,7 @@ async def check_quiet(world: World) -> None:
     _check_instances(world, server)
     _check_staging(world)
     await _check_store(world)
+    world.witness.check_told()
     world.raise_violation()
 
 

@@ -12,6 +12,7 @@ from torpor.domain.ids import SessionId
 from torpor.domain.session import PAUSED, Session, Status
 from torpor.domain.snapshot import SnapshotRef
 from torpor.ports.engine import InstanceStatus
+from torpor.services.requests import Outcome, Resumption
 from torpor.store.layout import manifest_key, pack_key
 from torpor.store.snapshots import SnapshotStore
 from torpor.testing.fake_guest import FakeGuestProgram
@@ -29,14 +30,15 @@ class Promise:
     """What the clients of one session were told. ``acknowledged``: the highest counter a burst returned.
 
     ``kept``: what its last good snapshot holds at least. ``attempts``: how many bursts may have counted.
-    ``epoch``: how often it was knowingly taken back to an older state.
+    ``epoch``: how often it was knowingly taken back to an older state. ``suspicions``: results that showed an older
+    one, which is right only if a result of the same resume says so.
     """
 
     acknowledged: int = 0
     kept: int = 0
     attempts: int = 0
     epoch: int = 0
-    deleted: bool = False
+    suspicions: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -139,10 +141,28 @@ class Witness:
         if promise.epoch != epoch:
             return
         if value <= floor:
-            self.note(f"{session}: a burst shows {value}, but {floor} had been acknowledged: an older state")
+            promise.suspicions.append(f"{session}: a burst shows {value}, but {floor} had been acknowledged")
+            return
         if value > promise.attempts:
             self.note(f"{session}: a burst shows {value} after {promise.attempts} attempts: one was run twice")
         promise.acknowledged = max(promise.acknowledged, value)
+
+    def told(self, session: SessionId, resumption: Resumption | None) -> bool:
+        """A result says how the session came back; True if without its memory."""
+        if resumption is None or resumption.outcome in {Outcome.CREATED, Outcome.RESUMED}:
+            return False
+        self.tell(f"told: {session} {resumption.outcome}")
+        promise = self.promise(session)
+        promise.acknowledged = promise.kept = 0
+        promise.epoch += 1
+        promise.suspicions.clear()
+        return True
+
+    def check_told(self) -> None:
+        """Whoever was shown an older state was told so, be it by another's result."""
+        for promise in self.promises.values():
+            for suspicion in promise.suspicions:
+                self.note(f"{suspicion}, and no result said so")
 
     def _expect(self, holds: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence
         if not holds:

@@ -220,7 +220,7 @@ TENANT = DEFAULT_TENANT
 @functools.cache
 def _template_machine() -> FakeMachine:
     """A machine with the golden snapshot on it, made once in a process."""
-    machine, loop = FakeMachine(), VirtualLoop()
+    machine, loop = FakeMachine(entropy=SeededEntropy(-1)), VirtualLoop()
     clock = LoopClock(loop)
     engine = FakeEngine({PROGRAM: FakeGuestProgram}, clock, host=machine.host)
     outside = Outside(
