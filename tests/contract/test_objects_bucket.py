@@ -7,12 +7,14 @@ import random
 
 import pytest
 
+from torpor.adapters.clock.system import SystemClock
 from torpor.adapters.clock.virtual import VirtualClock
 from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.adapters.objects import bucket as bucket_module
 from torpor.adapters.objects.bucket import BucketObjects
 from torpor.adapters.objects.faulty import Fault, FaultyObjects
 from torpor.adapters.objects.forwarding import Operation
+from torpor.adapters.objects.profile_file import profile_credentials
 from torpor.domain.errors import Corrupt, StaleRevision, Unavailable
 from torpor.domain.ids import DEFAULT_TENANT
 from torpor.ports.objects import traffic_noted
@@ -132,3 +134,14 @@ async def test_a_server_that_is_not_there_is_unavailable(s3):
         with pytest.raises(Unavailable) as refused:
             await call
         assert refused.value.details["retry_after_s"] == 1.0
+
+
+async def test_a_profile_file_is_enough_to_sign_with(s3, tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = tests\naws_secret_access_key = not-a-secret\n")
+    credentials = profile_credentials({"AWS_SHARED_CREDENTIALS_FILE": str(file)}, SystemClock())
+    objects = BucketObjects(s3.place(), credentials=credentials)
+    await objects.put("a", b"1")
+    assert await objects.get("a") == b"1"
