@@ -12,7 +12,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,10 @@ from torpor.adapters.entropy.system import SystemEntropy
 from torpor.adapters.guest.client import FramedDialer
 from torpor.adapters.host.staging import MemoryStaging
 from torpor.adapters.keys.file import FileKeys
-from torpor.adapters.templates import build_rootfs, template_named
+from torpor.adapters.templates import template_named
 from torpor.adapters.templates.archive import TemplateFolders
 from torpor.apps.bench.raw import RawParts
+from torpor.apps.building import Workshop
 from torpor.apps.config import Config
 from torpor.apps.object_store import OpenedObjects, open_objects
 from torpor.domain.errors import Conflict, Unsupported
@@ -41,7 +42,7 @@ from torpor.services.composition import Outside, Services, compose
 from torpor.services.placement import Engines
 from torpor.services.reconcile import Settled
 from torpor.services.supervisor import Supervisor
-from torpor.services.templates import PUBLIC_TENANT, RootFilesystem
+from torpor.services.templates import PUBLIC_TENANT
 from torpor.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
@@ -105,14 +106,23 @@ class Node:
     ) -> tuple[TemplateRecord, SnapshotRecord]:
         """Build the root filesystem and capture its golden snapshot. Raises: NotFound, EngineError, StorageFull."""
         spec = template_named(name)
-        engine = self._parts.engines.newest()
-        built = await build_rootfs(spec, self._parts.config.templates_dir, guest_lib=GUEST_LIB, progress=progress)
+        return await self.workshop.build(replace(spec, limits=limits) if limits else spec, progress)
 
-        async def said(line: str) -> None:
-            progress(line)
-
-        rootfs = RootFilesystem(name=spec.name, digest=built.digest, path=built.rootfs)
-        return await self._templates.capture_golden(rootfs, engine, limits or Limits(), said)
+    @property
+    def workshop(self) -> Workshop:
+        """Builds and looks after the templates of the home."""
+        parts = self._parts
+        return Workshop(
+            templates=self._templates,
+            catalog=parts.catalog,
+            template_catalog=parts.catalog,
+            store=parts.store,
+            staging=parts.staging,
+            engine=parts.engines.newest(),
+            clock=parts.clock,
+            templates_dir=parts.config.templates_dir,
+            guest_lib=GUEST_LIB,
+        )
 
     @contextlib.asynccontextmanager
     async def raw_parts(self, template: str) -> AsyncIterator[RawParts]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from torpor.domain.errors import Conflict
+from torpor.domain.errors import Conflict, KeyDestroyed, NotFound
 from torpor.domain.session import Session
 from torpor.ports.catalog import Catalog, TemplateCatalog, TemplateRecord
+from torpor.services.rootfs import META_FIELD
 from torpor.services.templates import PUBLIC_TENANT
 from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
@@ -89,8 +90,18 @@ class Shelf:
 
     async def _take_away(self, record: TemplateRecord) -> None:
         golden = SnapshotRef.from_json(record.golden)
-        await self._store.delete_subject(golden.tenant, golden.subject)
         others = await self._templates.all_templates(PUBLIC_TENANT)
         if not any(other.digest == record.digest and other.name != record.name for other in others):
+            await self._remove_stored_rootfs(golden)
             await self._remove_rootfs(record.digest)
+        await self._store.delete_subject(golden.tenant, golden.subject)
         await self._templates.remove_template(record)
+
+    async def _remove_stored_rootfs(self, golden: SnapshotRef) -> None:
+        try:
+            stored = (await self._store.open(golden)).meta.get(META_FIELD)
+        except (NotFound, KeyDestroyed):
+            return  # an earlier attempt came as far as that
+        if stored is not None:
+            ref = SnapshotRef.from_json(stored)
+            await self._store.delete_subject(ref.tenant, ref.subject)

@@ -33,6 +33,7 @@ class Ground:
 
     ``inputs``: JSON, all that decides its tree. ``tree``: a finished tree below all, used where it lies. ``fill``:
     writes into the tree (over ``tree``, if there is one). ``of_this_host``: it came of this host's apt sources.
+    ``kept``: what it fills may be kept among the layers for other builds.
     """
 
     inputs: object
@@ -44,6 +45,7 @@ class Ground:
     user: str = "root"
     workdir: str = ""
     of_this_host: bool = True
+    kept: bool = True
 
 
 async def lay_ground(

@@ -125,6 +125,12 @@ class Layers:
         for old in kept[LAYERS_MAX:]:
             remove_tree(old)
 
+    def drop(self, layer: Layer) -> None:
+        """Forget it now; layers above it are not used any more."""
+        for tree in layer.trees[-1:]:
+            if tree.is_relative_to(self._folder):
+                remove_tree(tree.parent)
+
     async def unpack(self, layer: Layer, target: Path) -> None:
         """Copy the whole tree of a layer to ``target``, which must not exist."""
         if len(layer.trees) == 1:

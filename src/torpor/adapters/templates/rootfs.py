@@ -39,7 +39,7 @@ class RootfsBuild:
     """A finished root filesystem. ``digest``: 64 hex digits, of the tree. ``rootfs``: read-only to all who use it.
 
     ``packages``: installed version by package name. ``env``: of PID 1. ``layer``: name of the layer it was made from.
-    ``spec``: with what the base gave (variables, warm-up, user, folder) laid under it.
+    ``env``, ``warmup``, ``user``, ``workdir``: with what the base gave. ``of_this_host``: of this host's apt sources.
     """
 
     name: str
@@ -53,6 +53,7 @@ class RootfsBuild:
     warmup: str = ""
     user: str = "root"
     workdir: str = ""
+    of_this_host: bool = True
 
 
 async def build_rootfs(
@@ -81,16 +82,27 @@ async def build_rootfs(
     host = Host.read()
     kept = Layers(layers, log)
     steps = Steps(kept, host, log, fresh=fresh)
-    layer, given, packages = await lay_ground(spec, steps, kept, ground)
-    spec = inherited(spec, given)
-    layer = await steps.onto(layer, replace(spec, packages=packages))
-    sources = without_credentials(host.sources) if given.of_this_host else None
+    below, given, packages = await lay_ground(spec, steps, kept, ground)
+    try:
+        spec = inherited(spec, given)
+        layer = await steps.onto(below, replace(spec, packages=packages))
+        return await _built(spec, layer, into, (kept, guest_lib, log), host if given.of_this_host else None)
+    finally:
+        if not given.kept:
+            kept.drop(below)
+
+
+async def _built(
+    spec: TemplateSpec, layer: Layer, into: Path, own: tuple[Layers, Path, BuildLog], host: Host | None
+) -> RootfsBuild:
+    kept, guest_lib, log = own
+    sources = without_credentials(host.sources) if host else None
     async with workplace(into, f"{spec.name}-{layer.key[:12]}", log.say) as here:
         here.mkdir(mode=0o755)
         log.say("copying the layers")
         await kept.unpack(layer, here / "rootfs")
         build = await _finished(here, spec, layer, (guest_lib, sources), log)
-        build = replace(build, rootfs=into / build.digest / "rootfs")
+        build = replace(build, rootfs=into / build.digest / "rootfs", of_this_host=host is not None)
         _publish(here, into / build.digest, build, spec)
     log.say(f"template {spec.name} is {build.digest[:12]}: {build.file_count} files, {build.size_bytes >> 20} MiB")
     return build
@@ -151,6 +163,7 @@ def built_rootfs(into: Path, digest: str) -> RootfsBuild:
             warmup=spec["warmup"],
             user=spec.get("user", "root"),
             workdir=spec.get("workdir", ""),
+            of_this_host=described.get("of_this_host", True),
         )
     except FileNotFoundError as error:
         raise NotFound(
@@ -171,6 +184,7 @@ def _publish(here: Path, target: Path, build: RootfsBuild, spec: TemplateSpec) -
         "file_count": build.file_count,
         "packages": dict(sorted(build.packages.items())),
         "layer": build.layer,
+        "of_this_host": build.of_this_host,
     }
     with (here / _DESCRIPTION_FILE).open("w") as file:
         json.dump(described, file, indent=1)
