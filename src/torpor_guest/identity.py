@@ -17,6 +17,8 @@ from torpor_wire import BadMessage, flag, integer, number, optional_number, text
 CONTRACT = "1"
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
+_OWN_ADDRESS = "127.0.1.1"
+_HOSTS_BYTES_MAX = 64 * 1024
 _CAUSES = frozenset({"created", "resumed", "forked", "rebuilt", "aborted"})
 
 
@@ -75,7 +77,7 @@ def replace_file(path: Path, content: str) -> None:
     """Write a whole file atomically: a reader finds the old or the new text. Raises: OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    part.write_text(content)
+    part.write_text(content, encoding="utf-8", errors="surrogateescape")
     part.chmod(0o644)
     os.replace(part, path)
 
@@ -86,6 +88,17 @@ def take_identity(settings: Settings, notice: Notice) -> None:
         _set_hostname(notice.hostname)
     replace_file(settings.root / "etc/hostname", notice.hostname + "\n")
     replace_file(settings.root / "etc/machine-id", notice.machine_id + "\n")
+    _name_in_hosts(settings.root / "etc/hosts", notice.hostname)
+
+
+def _name_in_hosts(path: Path, hostname: str) -> None:
+    """So that the own name resolves without a network, as sudo wants. A file without the line was made so on purpose."""
+    if not path.is_file() or path.stat().st_size > _HOSTS_BYTES_MAX:
+        return
+    lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    named = [f"{_OWN_ADDRESS} {hostname}" if line.startswith(f"{_OWN_ADDRESS} ") else line for line in lines]
+    if named != lines:
+        replace_file(path, "\n".join(named) + "\n")
 
 
 def _set_hostname(hostname: str) -> None:
