@@ -31,11 +31,17 @@ KEEP_ALIVE_S = 15.0  # below the idle limits of common proxies (60 s)
 Stream = Annotated[bool, Query(description="answer with server-sent events: output, then result or error")]
 Accept = Annotated[str, Header(include_in_schema=False)]  # OpenAPI has it as the media types of the answer
 Work = Callable[[OnOutput], Awaitable[Burst]]
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "description": "data is JSON: of output `{stream, text | base64 | data}`, of result the answer, of error an Error",
+    "properties": {"event": {"enum": ["output", "result", "error"]}, "data": {"type": "string"}},
+    "required": ["event", "data"],
+}
 ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "model": schema.BurstAnswer,
         "content": {
-            "text/event-stream": {"schema": {"type": "string"}},
+            "text/event-stream": {"schema": EVENT},
             MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}},
         },
         "description": "the burst ended, whatever its exit code",
