@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torpor.domain.errors import Corrupt, NotFound, StorageFull, Unavailable
@@ -19,17 +19,17 @@ from torpor.domain.snapshot import ChunkRef, Manifest, PackRef, Part, SnapshotRe
 from torpor.store.format.envelope import Opener
 from torpor.store.layout import pack_key
 from torpor.store.outside import Outside
-from torpor.store.pipeline import for_each, run, worker_pool
+from torpor.store.pipeline import for_each, run, task_group, worker_pool
 from torpor.store.placed_data import PlacedData
 from torpor.store.requests import ReadOptions, ReadReport
-from torpor.store.resident import Held, ResidentChunks, read_held
+from torpor.store.resident import Held, ResidentChunks
 from torpor.store.timings import Stopwatch
 
-FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes; some 8 MiB of plaintext
+FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes
 FETCH_GAP_BYTES_MAX = 32 * 1024  # read over smaller gaps rather than ask twice
 FETCH_COUNT_MAX = 4
-COPY_BYTES = 4 * 1024 * 1024  # copied from a resident by one job
-BATCH_BYTES = 8 * 1024 * 1024
+COPY_BYTES = 16 * 1024 * 1024  # copied from a resident by one job
+BATCH_BYTES = 8 * 1024 * 1024  # of plaintext, opened by one job
 VECTORS_MAX = 512  # below IOV_MAX
 
 
@@ -49,6 +49,7 @@ def plan_fetches(manifest: Manifest, chunk_indexes: Collection[int]) -> list[Fet
     ordered = sorted(chunk_indexes, key=lambda index: (chunks[index].pack, chunks[index].offset_bytes))
     fetches: list[Fetch] = []
     group: list[int] = []
+    plain_bytes = 0
 
     def close() -> None:
         first, last = chunks[group[0]], chunks[group[-1]]
@@ -56,9 +57,11 @@ def plan_fetches(manifest: Manifest, chunk_indexes: Collection[int]) -> list[Fet
         fetches.append(Fetch(manifest.packs[first.pack], first.offset_bytes, size_bytes, tuple(group)))
 
     for index in ordered:
-        if group and not _fits(chunks[group[0]], chunks[group[-1]], chunks[index]):
+        plain_bytes += chunks[index].plain_bytes
+        fits = group and _fits(chunks[group[0]], chunks[group[-1]], chunks[index]) and plain_bytes <= BATCH_BYTES
+        if group and not fits:
             close()
-            group = []
+            group, plain_bytes = [], chunks[index].plain_bytes
         group.append(index)
     if group:
         close()
@@ -114,6 +117,7 @@ class _Reading:
         # By chunk: target, offset in its data, first byte of the chunk, bytes.
         self._places: dict[int, list[tuple[_Target, int, int, int]]] = {}
         self._copies: list[Copy] = []
+        self._batch_bytes = min(BATCH_BYTES, sum(target.part.data_bytes for target in targets))
         held_at = {index: held.get(self._stored_at(index)) for index in _named_chunks(targets)}
         for target in targets:
             self._plan(target, held_at)
@@ -133,25 +137,26 @@ class _Reading:
                 piece = (target, offset_bytes, first_byte, size_bytes)
                 self._places.setdefault(extent.chunk_index, []).append(piece)
             else:
-                copying.add(replace(place, offset_bytes=place.offset_bytes + first_byte), offset_bytes, size_bytes)
+                copying.add(place, first_byte, offset_bytes, size_bytes)
             offset_bytes += size_bytes
         copying.end()
 
     async def perform(self, pool: ThreadPoolExecutor) -> None:
+        """Copies follow one another: writers of one file would only wait for its lock. Opening goes on beside them."""
+
         async def fetch_and_open(fetch: Fetch) -> None:
             with self._watch.phase("fetch"):
                 data = await fetch_range(self._outside, fetch)
             self.bytes_read += len(data)
             await run(pool, self._open, (fetch, data))
 
-        async def act(work: Fetch | tuple[Copy, ...]) -> None:
-            if isinstance(work, Fetch):
-                await fetch_and_open(work)
-            else:
-                await run(pool, self._copy, work)
+        async def copy() -> None:
+            for copies in _jobs(self._copies):
+                await run(pool, self._copy, copies)
 
-        work: list[Fetch | tuple[Copy, ...]] = [*plan_fetches(self._manifest, self._places), *_jobs(self._copies)]
-        await for_each(work, act, limit=FETCH_COUNT_MAX)
+        async with task_group() as group:
+            group.create_task(copy())
+            await for_each(plan_fetches(self._manifest, self._places), fetch_and_open, limit=FETCH_COUNT_MAX)
 
     def _stored_at(self, index: int) -> tuple[PackRef, int]:
         chunk = self._manifest.chunks[index]
@@ -159,13 +164,8 @@ class _Reading:
 
     def _copy(self, copies: tuple[Copy, ...]) -> None:
         with self._watch.phase("copy"):
-            batch = self._batch(sum(copy.size_bytes for copy in copies))
-            pieces: dict[_Target, list[tuple[int, memoryview]]] = {}
             for copy in copies:
-                data, batch = batch[: copy.size_bytes], batch[copy.size_bytes :]
-                read_held(copy.held, data)
-                pieces.setdefault(copy.target, []).extend(copy.target.placed(data, copy.offset_bytes))
-            _write(pieces)
+                copy.perform()
 
     def _write_chunks(self, plaintexts: Mapping[int, memoryview]) -> None:
         pieces: dict[_Target, list[tuple[int, memoryview]]] = {}
@@ -179,7 +179,7 @@ class _Reading:
         """A buffer of this thread, at least so long; valid until the next call on it."""
         batch: memoryview | None = getattr(self._thread, "batch", None)
         if batch is None or len(batch) < size_bytes:
-            batch = self._thread.batch = memoryview(bytearray(max(size_bytes, BATCH_BYTES)))
+            batch = self._thread.batch = memoryview(bytearray(max(size_bytes, self._batch_bytes)))
         return batch
 
     def _open(self, item: tuple[Fetch, bytes]) -> None:
@@ -204,12 +204,23 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """``size_bytes`` of a resident's data, and the offset in the target's data where they go."""
+    """``size_bytes`` of a resident's data from ``from_bytes`` on, and the offset in the target's data where they go."""
 
     held: Held
+    from_bytes: int
     target: _Target
     offset_bytes: int
     size_bytes: int
+
+    def perform(self) -> None:
+        """Copy, within the kernel. On any thread."""
+        from_bytes = self.from_bytes
+        for file_offset_bytes, count in self.target.data.pieces(self.offset_bytes, self.size_bytes):
+            at = file_offset_bytes
+            for held_offset_bytes, held_count in self.held.data.pieces(from_bytes, count):
+                self.target.copy(self.held.file, held_offset_bytes, at, held_count)
+                at += held_count
+            from_bytes += count
 
 
 class _Copies:
@@ -219,16 +230,17 @@ class _Copies:
         self._target = target
         self._into = into
         self._held: Held | None = None
+        self._from_bytes = 0
         self._offset_bytes = 0
         self._size_bytes = 0
 
-    def add(self, held: Held, offset_bytes: int, size_bytes: int) -> None:
-        """Copies come in the order of the target's data."""
-        last = self._held
+    def add(self, held: Held, first_byte: int, offset_bytes: int, size_bytes: int) -> None:
+        """Copies come in the order of the target's data. ``first_byte``: of the held chunk."""
+        from_bytes = held.offset_bytes + first_byte
         goes_on = (
-            last is not None
-            and last.data is held.data
-            and last.offset_bytes + self._size_bytes == held.offset_bytes
+            self._held is not None
+            and self._held.data is held.data
+            and self._from_bytes + self._size_bytes == from_bytes
             and self._offset_bytes + self._size_bytes == offset_bytes
             and self._size_bytes + size_bytes <= COPY_BYTES
         )
@@ -236,12 +248,12 @@ class _Copies:
             self._size_bytes += size_bytes
             return
         self.end()
-        self._held, self._offset_bytes, self._size_bytes = held, offset_bytes, size_bytes
+        self._held, self._from_bytes, self._offset_bytes, self._size_bytes = held, from_bytes, offset_bytes, size_bytes
 
     def end(self) -> None:
         """Hand over the last one."""
         if self._held is not None:
-            self._into.append(Copy(self._held, self._target, self._offset_bytes, self._size_bytes))
+            self._into.append(Copy(self._held, self._from_bytes, self._target, self._offset_bytes, self._size_bytes))
             self._held = None
 
 
@@ -304,7 +316,7 @@ class _Target:
     def __init__(self, part: Part, path: Path, *, is_blank: bool) -> None:
         self.part = part
         self.path = path
-        self._data = PlacedData(part)
+        self.data = PlacedData(part)
         with _disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if not is_blank:
@@ -320,7 +332,7 @@ class _Target:
 
     def placed(self, plaintext: memoryview, offset_bytes: int) -> Iterator[tuple[int, memoryview]]:
         """(offset in the file, bytes) of a piece of the part's data, cut around the zero runs."""
-        for file_offset_bytes, count in self._data.pieces(offset_bytes, len(plaintext)):
+        for file_offset_bytes, count in self.data.pieces(offset_bytes, len(plaintext)):
             yield file_offset_bytes, plaintext[:count]
             plaintext = plaintext[count:]
 
@@ -335,6 +347,14 @@ class _Target:
                 end += 1
             self._write_at([piece for _, piece in placed[start:end]], placed[start][0])
             start = end
+
+    def copy(self, file: int, from_bytes: int, at_bytes: int, size_bytes: int) -> None:
+        """Copy a range of an open file to ``at_bytes``. On any thread."""
+        with _disk(self.path):
+            while size_bytes:
+                count = os.copy_file_range(file, self._descriptor, size_bytes, from_bytes, at_bytes)
+                assert count, "a resident's file ends early"
+                from_bytes, at_bytes, size_bytes = from_bytes + count, at_bytes + count, size_bytes - count
 
     def close(self) -> None:
         """Let go of the file. No thread may write any more."""

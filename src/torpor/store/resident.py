@@ -94,14 +94,6 @@ class ResidentChunks:
         return self._places.get(stored_at)
 
 
-def read_held(held: Held, buffer: memoryview) -> None:
-    """Fill ``buffer`` with data from there on. On any thread."""
-    for file_offset_bytes, count in held.data.pieces(held.offset_bytes, len(buffer)):
-        done = os.preadv(held.file, [buffer[:count]], file_offset_bytes)
-        assert done == count, "a resident's file ends early"
-        buffer = buffer[count:]
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
