@@ -92,7 +92,7 @@ def take_identity(settings: Settings, notice: Notice) -> None:
 
 
 def _name_in_hosts(path: Path, hostname: str) -> None:
-    """So that the own name resolves without a network, as sudo wants. A file without the line was made so on purpose."""
+    """So that the own name resolves without a network, as sudo wants. A file without the line is left alone."""
     if not path.is_file() or path.stat().st_size > _HOSTS_BYTES_MAX:
         return
     lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
