@@ -73,18 +73,29 @@ def list_builds(engines_dir: Path) -> tuple[InstalledBuild, ...]:
     return tuple(builds)
 
 
+def fits_pins(build: InstalledBuild) -> bool:
+    """Whether the routes would give this build again, for all that is known of it: a changed pin asks for a new one."""
+    pins = {"go": PINNED_VERSION, "archive": RELEASE}
+    return pins.get(build.route, "") in build.version
+
+
 async def install(
     engines_dir: Path, *, progress: Progress, clock: Clock, routes: Sequence[str] | None = None
 ) -> InstalledBuild:
-    """The build to use: the latest installed one, else one got by the first route that works.
+    """The build to use: one that was installed under the present pins, else one got by the first route that works.
 
-    ``routes``: which to try and in which order, of ROUTES; all by default. Idempotent; a failure leaves nothing.
+    ``routes``: which to try and in which order, of ROUTES; all by default. Idempotent; a failure leaves nothing, and
+    builds of earlier pins stay for the snapshots that need them.
     Raises: Unsupported with the reason of every route in ``details["routes"]``; StorageFull.
     """
     engines_dir.mkdir(parents=True, exist_ok=True)
-    if routes is None and (builds := list_builds(engines_dir)):
-        progress(f"gVisor {builds[-1].version} is already installed ({builds[-1].build})")
-        return builds[-1]
+    builds = list_builds(engines_dir)
+    if routes is None and (fitting := [build for build in builds if fits_pins(build)]):
+        chosen = fitting[-1]
+        progress(f"gVisor {chosen.version} is already installed ({chosen.build})")
+        if chosen is not builds[-1]:
+            os.utime(chosen.runsc.parent / "build.json")  # the latest is what new sessions use
+        return chosen
     reasons: dict[str, str] = {}
     reserve: tuple[str, Path, SelfTest] | None = None
     with tempfile.TemporaryDirectory(prefix=".getting-", dir=engines_dir) as staging:
