@@ -85,6 +85,21 @@ async def test_an_error_that_repeating_does_not_mend_is_raised_at_once():
     assert stack.clock.delays_s == []
 
 
+async def test_attempts_that_take_long_do_not_add_up():
+    class Slow(MemoryObjects):
+        asked = 0
+
+        async def get(self, key):
+            self.asked += 1
+            await clock.sleep(25.0)
+            raise Unavailable(f"cannot read {key}: no answer")
+
+    clock, slow = VirtualClock(autojump_after_s=0.001), Slow()
+    with pytest.raises(Unavailable):
+        await RetryObjects(slow, clock, SeededEntropy(1), patience=Patience(total_s=60.0)).get("a")
+    assert slow.asked == 3
+
+
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_a_conditional_write_is_never_repeated_by_itself(fault):
     stack = Stack()

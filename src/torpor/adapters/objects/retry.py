@@ -14,11 +14,15 @@ from torpor.ports.objects import ObjectInfo, ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often, and how long between: doubling from ``first_s``, never above ``longest_s``, of that half to all."""
+    """How often, and how long between: doubling from ``first_s``, never above ``longest_s``, of that half to all.
+
+    After ``total_s`` no further attempt begins, so that attempts which each run into a timeout do not add up.
+    """
 
     attempts: int = 6
     first_s: float = 0.1
     longest_s: float = 5.0
+    total_s: float = 60.0
 
 
 class RetryObjects(ForwardingObjects):
@@ -36,14 +40,12 @@ class RetryObjects(ForwardingObjects):
     async def _around(self, call: Call, perform: Callable[[], Awaitable[Answer]]) -> Answer:
         if call.operation is Operation.PUT_IF:
             return await perform()
-        for delay_s in self._delays_s():
+        delays_s = self._delays_s()
+        while True:
             try:
                 return await perform()
             except Unavailable as error:
-                if self._is_hopeless(error):
-                    raise
-            await self._clock.sleep(delay_s)
-        return await perform()
+                await self._wait(error, delays_s)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """A listing that broke off begins anew and leaves out what was told already: keys come in order."""
@@ -55,19 +57,26 @@ class RetryObjects(ForwardingObjects):
                         last, delays_s = info.key, self._delays_s()
                         yield info
             except Unavailable as error:
-                delay_s = next(delays_s, None)
-                if delay_s is None or self._is_hopeless(error):
-                    raise
-                await self._clock.sleep(delay_s)
+                await self._wait(error, delays_s)
             else:
                 return
 
-    def _is_hopeless(self, error: Unavailable) -> bool:
-        return float(error.details.get("retry_after_s", 0.0)) > self._patience.longest_s
+    async def _wait(self, error: Unavailable, delays_s: Iterator[float]) -> None:
+        """Until the next attempt. Raises ``error`` if there is to be none."""
+        takes_longer = float(error.details.get("retry_after_s", 0.0)) > self._patience.longest_s
+        delay_s = None if takes_longer else next(delays_s, None)
+        if delay_s is None:
+            raise error
+        await self._clock.sleep(delay_s)
 
     def _delays_s(self) -> Iterator[float]:
-        """One fewer than there are attempts."""
+        """One fewer than there are attempts, and none once the time is up."""
+        return self._delays_until_s(self._clock.monotonic_s() + self._patience.total_s)
+
+    def _delays_until_s(self, until_s: float) -> Iterator[float]:
         for number in range(self._patience.attempts - 1):
             most_s = min(self._patience.longest_s, self._patience.first_s * 2**number)
+            if self._clock.monotonic_s() >= until_s:
+                return
             share = int.from_bytes(self._entropy.bytes(4), "big") / 2**32
             yield most_s * (0.5 + share / 2)
