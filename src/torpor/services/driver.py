@@ -95,8 +95,15 @@ class Driver:
     ) -> tuple[Session, Live, Resumption | None]:
         """The session's live instance, woken if need be. Concurrent callers share one resume.
 
-        ``resume``: an explicit request instead of a burst's. Raises: Conflict; whatever a placement raises.
+        ``resume``: an explicit request instead of a burst's. It goes on to its end although the caller is cancelled.
+        Raises: Conflict; whatever a placement raises.
         """
+        work = self._ensure_running(session, blueprint, resume)
+        return await self._supervisor.finish(work, name=f"wake:{session.id}")
+
+    async def _ensure_running(
+        self, session: Session, blueprint: Blueprint, resume: Resume | None
+    ) -> tuple[Session, Live, Resumption | None]:
         runtime = self._runtimes.of(session.id)
         async with runtime.placing:
             for _ in range(WAKE_ROUNDS_MAX):
@@ -293,7 +300,7 @@ class Driver:
             session=session.id,
             generation=session.generation,
             cause=cause,
-            clone=cause in {Cause.CREATED, Cause.FORKED},
+            clone=cause is not Cause.ABORTED and _is_anothers_image(session),
             wall_time_s=wall_s,
             gap_s=0.0 if paused_at_s is None else max(0.0, wall_s - paused_at_s),
             paused_at_s=paused_at_s,
@@ -326,6 +333,11 @@ def _failed(session: Session, reason: str, code: str = TorporError.code) -> Oper
 
 def _has(decided: Decided, effect: Effect) -> bool:
     return isinstance(decided.decision, Accepted) and effect in decided.decision.effects
+
+
+def _is_anothers_image(session: Session) -> bool:
+    """What it is restored from was captured under another identity: the template's, or that of a fork's source."""
+    return session.snapshot is None or session.snapshot.sequence == 0
 
 
 def _away_since_s(session: Session) -> float | None:

@@ -39,6 +39,17 @@ class Supervisor:
         task.add_done_callback(self._ended)
         return task
 
+    async def finish(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
+        """Run ``work`` to its end, also if the caller is cancelled; only then is what it raises logged here."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._ended)
+            raise
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
