@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from torpor.domain.errors import Conflict, GuestError, NotFound, TorporError
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.ids import SessionId
-from torpor.domain.session import PAUSED, Durability, Session, Status
-from torpor.services.requests import Burst, CreateRequest
+from torpor.domain.session import DAY_S, PAUSED, DeadlineAction, Durability, Policy, Session, Status
+from torpor.services.requests import Burst, ClockChange, CreateRequest, ForkRequest
 from torpor.testing.world.witness import COUNTER, Violation
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 CLIENTS = 3
 SESSIONS_MAX = 3
 OPERATIONS = 6
+FORKS_MAX = 2
 THINK_S = 4.0
-PATIENCE_S = 60.0  # longer than any deadline of the services
+PATIENCE_S = 150.0  # longer than any deadline of the services
 ROUNDS_MAX = 30
 
 
@@ -34,6 +35,8 @@ class Clients:
     def __init__(self, world: World) -> None:
         self._world = world
         self._names_count = 0
+        self._forks_count = 0
+        self._hasty = True
 
     async def misuse(self) -> None:
         """Random operations, several at once, whatever comes of them."""
@@ -62,13 +65,16 @@ class Clients:
             return
         session = random.choice(known)
         acts: tuple[tuple[int, Callable[[SessionId], Awaitable[object]]], ...] = (
-            (50, self.count),
-            (20, self.pause),
+            (44, self.count),
+            (16, self.pause),
             (6, self.pause_unwaited),
-            (8, self.resume),
+            (6, self.resume),
             (4, self.resume_older),
+            (8, self.snapshot),
+            (6, self.fork),
+            (4, self.set_clocks),
             (4, self.delete),
-            (4, self.usage),
+            (2, self.usage),
         )
         act = random.choices([act for _, act in acts], [weight for weight, _ in acts])[0]
         self._world.story(f"client: {act.__name__} {session}")
@@ -79,10 +85,18 @@ class Clients:
         name = f"s{self._names_count}"
         self._names_count += 1
         self._world.story(f"client: create {name}")
-        session, _ = await self._world.call(
-            lambda sessions: sessions.create(TENANT, CreateRequest(name=name)), patience_s=PATIENCE_S
-        )
+        request = CreateRequest(name=name, policy=self._any_policy())
+        session, _ = await self._world.call(lambda node: node.sessions.create(TENANT, request), patience_s=PATIENCE_S)
         return session.id
+
+    def _any_policy(self) -> Policy:
+        random = self._world.random
+        return Policy(
+            idle_s=random.choice((None, 5.0, 30.0)),
+            timeout_s=random.choice((None, None, 20.0)),
+            timeout_action=random.choice((DeadlineAction.PAUSE, DeadlineAction.PAUSE, DeadlineAction.KILL)),
+            retention_s=random.choice((None, 100.0, 30 * DAY_S)),
+        )
 
     async def count(self, session: SessionId) -> Burst:
         """A burst that counts up."""
@@ -90,7 +104,9 @@ class Clients:
         promise.attempts += 1
         floor, epoch = promise.acknowledged, promise.epoch
         burst = await self._world.call(
-            lambda sessions: sessions.code(TENANT, session, f"incr {COUNTER}"), patience_s=PATIENCE_S
+            lambda node: node.sessions.code(TENANT, session, f"incr {COUNTER}"),
+            patience_s=self._world.random.choice((2.0, PATIENCE_S)) if self._hasty else PATIENCE_S,
+            is_stream=True,
         )
         assert burst.result.result is not None
         if self._world.witness.told(session, burst.resumption):
@@ -102,39 +118,57 @@ class Clients:
     async def pause(self, session: SessionId) -> Session:
         """Returns once the snapshot is durable."""
         return await self._world.call(
-            lambda sessions: sessions.pause(TENANT, session, wait=Durability.DISK), patience_s=PATIENCE_S
+            lambda node: node.sessions.pause(TENANT, session, wait=Durability.DISK), patience_s=PATIENCE_S
         )
 
     async def pause_unwaited(self, session: SessionId) -> Session:
         """Returns at once."""
         return await self._world.call(
-            lambda sessions: sessions.pause(TENANT, session, wait=None), patience_s=PATIENCE_S
+            lambda node: node.sessions.pause(TENANT, session, wait=None), patience_s=PATIENCE_S
         )
 
     async def resume(self, session: SessionId) -> None:
         """Bring it back."""
-        _, resumption = await self._world.call(lambda sessions: sessions.resume(TENANT, session), patience_s=PATIENCE_S)
+        _, resumption = await self._world.call(
+            lambda node: node.sessions.resume(TENANT, session), patience_s=PATIENCE_S
+        )
         self._world.witness.told(session, resumption)
 
     async def resume_older(self, session: SessionId) -> None:
         """Bring it back, at an older state if there is no newer one."""
         _, resumption = await self._world.call(
-            lambda sessions: sessions.resume(TENANT, session, allow_older=True), patience_s=PATIENCE_S
+            lambda node: node.sessions.resume(TENANT, session, allow_older=True), patience_s=PATIENCE_S
         )
         self._world.witness.told(session, resumption)
 
+    async def snapshot(self, session: SessionId) -> Session:
+        """Store it as it is; it goes on."""
+        return await self._world.call(lambda node: node.sessions.snapshot(TENANT, session), patience_s=PATIENCE_S)
+
+    async def fork(self, session: SessionId) -> None:
+        """A copy of it. The witness knows it by its record."""
+        if self._forks_count < FORKS_MAX:
+            self._forks_count += 1
+            await self._world.call(lambda node: node.forks.fork(TENANT, session, ForkRequest()), patience_s=PATIENCE_S)
+
+    async def set_clocks(self, session: SessionId) -> None:
+        """Set them anew."""
+        change = ClockChange(policy=self._any_policy(), fields=frozenset({"idle_s", "timeout_s", "retention_s"}))
+        await self._world.call(lambda node: node.sessions.set_clocks(TENANT, session, change), patience_s=PATIENCE_S)
+
     async def delete(self, session: SessionId) -> None:
         """Remove it."""
-        await self._world.call(lambda sessions: sessions.delete(TENANT, session), patience_s=PATIENCE_S)
+        await self._world.call(lambda node: node.sessions.delete(TENANT, session), patience_s=PATIENCE_S)
 
     async def usage(self, session: SessionId) -> None:
         """What its instance uses."""
-        await self._world.call(lambda sessions: sessions.usage(TENANT, session), patience_s=PATIENCE_S)
+        await self._world.call(lambda node: node.sessions.usage(TENANT, session), patience_s=PATIENCE_S)
 
     # ---- without faults every one of these must do what it says ------------------------------------------------------
 
     async def finish(self) -> None:
         """Every session works, pauses, resumes with what it had, and half of them are deleted."""
+        self._hasty = False
         for number, session in enumerate(self._world.ids()):
             try:
                 if await self._is_usable(session) and number % 2:

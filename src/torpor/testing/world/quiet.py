@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from torpor.testing.world.world import World
 
 SETTLING_S = 5.0
+STUCK_S = 600.0
 
 
 async def check_quiet(world: World) -> None:
     """Raises: Violation."""
-    await asyncio.sleep(SETTLING_S)  # background work ends: pools are filled, images let go
+    await _settle(world)
     server = world.server
     assert server is not None
     _check_records(world, server)
@@ -26,6 +27,17 @@ async def check_quiet(world: World) -> None:
     await _check_store(world)
     world.witness.check_told()
     world.raise_violation()
+
+
+async def _settle(world: World) -> None:
+    """Until no session is between two statuses for a while, so that pools are filled and images let go."""
+    quiet_s = 0.0
+    while quiet_s < SETTLING_S:
+        await asyncio.sleep(1.0)
+        busy = any(record.status in TRANSIENT for record in world.witness.records.values())
+        quiet_s = 0.0 if busy else quiet_s + 1.0
+        if world.loop.time() > world.calm_since_s + STUCK_S:
+            return
 
 
 def _check_records(world: World, server: Server) -> None:
@@ -42,7 +54,9 @@ def _check_records(world: World, server: Server) -> None:
 
 
 def _check_instances(world: World, server: Server) -> None:
-    owned = server.services.runtimes.instances() | server.services.pool.instances()
+    services = server.services
+    warm = {live.instance for live in services.warm.all_live()}
+    owned = services.runtimes.instances() | services.pool.instances() | warm
     orphans = sorted(set(world.machine.host.instances) - owned)
     if orphans:
         raise Violation(f"instances are left that nobody holds: {orphans}")
@@ -59,8 +73,9 @@ async def _check_store(world: World) -> None:
     if not report.clean:
         raise Violation(f"the store is not clean: {report.problems}")
     keys = [info.key async for info in world.machine.objects.list("")]
+    lent = {key for key in keys if "/packs/" in key and key not in report.unreferenced}
     for record in world.witness.records.values():
         await world.witness.check_restorable(record)
-        left = [key for key in keys if f"/{record.id}/" in key]
+        left = [key for key in keys if f"/{record.id}/" in key and key not in lent]
         if record.status is Status.DELETED and left:
             raise Violation(f"{record.id} is deleted and left {left}")

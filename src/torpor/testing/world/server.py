@@ -51,9 +51,10 @@ class Server:
         machine: FakeMachine,
         witness: Witness,
         place: tuple[Fate, Path],
-        clock: LoopClock,
+        settings: tuple[LoopClock, int],
     ) -> None:
         fate, staging = place
+        clock, warm_bytes = settings
         self.process = process
         self.clock = clock
         self._supervisor = Supervisor()
@@ -68,9 +69,14 @@ class Server:
             entropy=machine.entropy,
             build="fake-1",
             store_workers=0,
+            warm_bytes=warm_bytes,
         )
         self.services: Services = assemble(self.outside, self._supervisor)
 
     async def boot(self) -> None:
         """What a start does before it serves. Raises: TorporError: the server does not come up."""
         await self.services.reconciler.run()
+
+    async def serve(self) -> None:
+        """The clocks run for as long as the process lives."""
+        await self.services.clockwork.run()

@@ -9,7 +9,7 @@ from torpor.adapters.engines.fake.host import FakeInstance
 from torpor.domain import clocks
 from torpor.domain.clocks import LiveClock, live_clock
 from torpor.domain.ids import SessionId
-from torpor.domain.session import PAUSED, Session, Status
+from torpor.domain.session import Session, Status
 from torpor.domain.snapshot import SnapshotRef
 from torpor.ports.engine import InstanceStatus
 from torpor.services.requests import Outcome, Resumption
@@ -84,6 +84,7 @@ class Witness:
         self.tell(f"stored: {shown}")
         self._check_clocks(record, before)
         if before is None:
+            self._inherit(record)
             return
         self._expect(record.operation >= before.operation, f"{shown}: operation goes back")
         self._expect(record.generation >= before.generation, f"{shown}: generation goes back")
@@ -96,9 +97,15 @@ class Witness:
         if before.snapshot is not None:
             newer = record.snapshot.sequence > before.snapshot.sequence
             self._expect(newer, f"{shown}: its snapshot goes back in time")
-        if record.status in PAUSED:
-            promise.kept = promise.acknowledged
+        promise.kept = promise.acknowledged
         await self.check_restorable(record)
+
+    def _inherit(self, record: Session) -> None:
+        """A fork holds what its source's last snapshot does."""
+        if record.forked_from is not None:
+            source, fork = self.promise(record.forked_from), self.promise(record.id)
+            fork.acknowledged = fork.kept = source.kept
+            fork.attempts = source.attempts
 
     async def check_restorable(self, record: Session) -> None:
         """All that the record's snapshot names is in the store."""
@@ -123,7 +130,7 @@ class Witness:
         self._expect((clocks.expires_at_s(record) is not None) == rests, f"{shown}: retention clock")
         ends = clocks.next_due_at_s(record) is None
         self._expect(ends or live is not LiveClock.TERMINAL, f"{shown}: a clock runs on after the end")
-        if before is None or record.policy != before.policy:
+        if before is None or record.timeline == before.timeline:  # an owner set its clocks
             return
         for name, old_s, new_s in (
             ("run deadline", before.run_deadline_at_s, record.run_deadline_at_s),

@@ -19,7 +19,7 @@ from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.domain.errors import TorporError
 from torpor.domain.ids import DEFAULT_TENANT, SessionId
 from torpor.domain.session import Status
-from torpor.services.sessions import Sessions
+from torpor.services.composition import Services
 from torpor.services.supervisor import Supervisor
 from torpor.store.snapshots import SnapshotStore
 from torpor.testing.fake_guest import FakeGuestProgram
@@ -36,6 +36,7 @@ from torpor.testing.world.witness import Violation, Witness
 FAULTY_S_MAX = 400.0
 QUIET_S_MAX = 900.0
 RESTART_S_MAX = 5.0
+WARM_BYTES = 1 << 20
 MEMORY = Path("/dev/shm")
 
 Result = TypeVar("Result")
@@ -62,6 +63,7 @@ class World:
         self._up = asyncio.Event()
         self._servers_count = 0
         self._over = False
+        self.calm_since_s = 0.0
 
     def run(self) -> None:
         """The whole history. Raises: Violation."""
@@ -79,20 +81,25 @@ class World:
         if self._tell is not None:
             self._tell(f"{self.loop.time():8.3f} {line}")
 
-    async def call(self, act: Callable[[Sessions], Awaitable[Result]], *, patience_s: float) -> Result:
-        """One request of a client. Raises: ServerGoneError if no server takes it or the server dies over it."""
+    async def call(
+        self, act: Callable[[Services], Awaitable[Result]], *, patience_s: float, is_stream: bool = False
+    ) -> Result:
+        """One request of a client; a server notices only of a stream that its client went away.
+
+        Raises: ServerGoneError if no server takes it or the server dies over it.
+        """
         server, process = self.server, self._process
         if server is None or process is None or not process.alive:
             raise ServerGoneError("no server listens")
 
         async def request() -> Result:
-            return await act(server.services.sessions)
+            return await act(server.services)
 
         task = process.start(request())
         done, _ = await asyncio.wait((task,), timeout=patience_s)
         if not done:
-            task.cancel()
-            await asyncio.wait((task,), timeout=patience_s)
+            if is_stream:
+                task.cancel()
             raise ServerGoneError("the client lost its patience")
         if task.cancelled():
             raise ServerGoneError("the server died")
@@ -112,6 +119,7 @@ class World:
         storms.cancel()
         self.weather.faults = NO_FAULTS
         self.weather.out_until_s.clear()
+        self.calm_since_s = self.loop.time()
         self.story("no more faults")
         try:
             async with asyncio.timeout(QUIET_S_MAX):
@@ -147,12 +155,14 @@ class World:
             skew_s = self.random.uniform(-1, 1) * self.weather.faults.skew_s_max
             clock = LoopClock(self.loop, wall_s=1_700_000_000.0 + skew_s)
             fate = Fate(self.weather, process, self.witness.look)
-            server = Server(process, self.machine, self.witness, (fate, self.staging), clock)
+            warm_bytes = self.random.choice((0, WARM_BYTES))
+            server = Server(process, self.machine, self.witness, (fate, self.staging), (clock, warm_bytes))
             self.story(f"{process.name} starts, its clock {skew_s:+.1f} s off")
             booting = process.start(server.boot())
             await asyncio.wait((booting,))
             if not booting.cancelled() and booting.exception() is None:
                 self.server = server
+                process.start(server.serve())
                 self._up.set()
                 await process.ended.wait()
                 self._up.clear()
