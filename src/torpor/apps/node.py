@@ -224,6 +224,7 @@ def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
         argv=torpor_guest.ARGV,
         pool_size=1 if serves else 0,
         warm_bytes=config.warm_bytes if serves else 0,
+        durability=parts.durability,
     )
 
 
