@@ -36,6 +36,7 @@ from torpor.store.snapshots import HeadChoice, SnapshotStore, SubjectHead, Subje
 
 GENERATION_STEP = 1000  # the lost catalog may have placed a session again since; its generations must not come back
 EVENT = "catalog_rebuilt"
+IMPORTED_EVENT = "imported"
 
 
 @dataclass(slots=True)
@@ -81,12 +82,16 @@ async def rebuild_catalog(store: SnapshotStore, catalog: Catalog, clock: Clock, 
     return rebuilt
 
 
-def session_of(found: SubjectHead, now_s: float, durability: Durability) -> Session:
-    """The record of a paused session, or of a lost one. Pure. Raises: Corrupt if the meta is not a session's."""
+def session_of(found: SubjectHead, now_s: float, durability: Durability, *, is_imported: bool = False) -> Session:
+    """The record of a paused session, or of a lost one. Pure. Raises: Corrupt if the meta is not a session's.
+
+    An imported one is new: its rest begins now, and no number of another catalog's has to be avoided.
+    """
     meta, manifest, ref = found.manifest.meta, found.manifest, found.ref
     is_older = found.choice is HeadChoice.OLDER
     paused = Status.PAUSED_DURABLE if durability is Durability.OBJECT else Status.PAUSED_LOCAL
     status = Status.LOST if is_older else paused
+    step, event = (0, IMPORTED_EVENT) if is_imported else (GENERATION_STEP, EVENT)
     try:
         instant_s = float(meta["instant_s"])
         policy = _policy(meta.get("policy", {}))
@@ -102,12 +107,12 @@ def session_of(found: SubjectHead, now_s: float, durability: Durability) -> Sess
             limits=_limits(meta.get("limits", {})),
             metadata=dict(meta.get("metadata", {})),
             env=dict(meta.get("env", {})),
-            generation=int(meta.get("generation", manifest.header.generation)) + GENERATION_STEP,
+            generation=int(meta.get("generation", manifest.header.generation)) + step,
             operation=max(int(meta.get("operation", 0)), ref.sequence, *map(_sequence, found.ahead)),
             wrapped_key=base64.b64encode(manifest.header.wrapped_key).decode(),
             snapshot=SnapshotRecord(ref.to_json(), ref.sequence, instant_s, manifest.image_bytes, 0),
             durability=durability,
-            paused_at_s=None if is_older else instant_s,
+            paused_at_s=None if is_older else now_s if is_imported else instant_s,
             lost_at_s=now_s if is_older else None,
             ordered_at_s=now_s,
             last_error="its newest snapshot cannot be opened; an older one can" if is_older else None,
@@ -116,7 +121,7 @@ def session_of(found: SubjectHead, now_s: float, durability: Durability) -> Sess
             hard_deadline_at_s=meta.get("hard_deadline_at_s"),
             run_left_s=policy.timeout_s,
             forked_from=meta.get("forked_from"),
-            timeline=(Moment(now_s, status, EVENT, found.choice.value),),
+            timeline=(Moment(now_s, status, event, found.choice.value),),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"cannot make a session record of {ref.subject}: its snapshot's meta lacks {error}") from error

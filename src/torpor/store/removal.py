@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from torpor.domain.errors import KeyDestroyed, NotFound, TorporError, Unavailable
 from torpor.domain.ids import TenantId
 from torpor.domain.snapshot import Lender, SnapshotRef, parse_key_part
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.objects import ObjectInfo
 from torpor.store.layout import (
     ROOT,
     Kind,
     Placed,
-    head_key,
     manifest_key,
     pack_key,
     parse_key,
@@ -61,17 +61,19 @@ async def delete_subject(outside: Outside, tenant: TenantId, subject: str) -> Sh
     parse_key_part(subject, field="subject")
     await outside.keys.destroy(tenant, subject)
     destroyed_at_s = outside.clock.wall_s()
+    reach(CrashPoint.DELETE_KEY_DESTROYED)
     borrowed = await _Borrowed(outside, Lender(tenant, subject)).packs()
-    await outside.objects.delete(head_key(tenant, subject))
     removed_count = borrowed_count = 0
-    # Key order is manifests before packs: what names goes before what is named.
+    # Key order is pointer, manifests, packs: what names goes before what is named.
     async for info in outside.objects.list(subject_prefix(tenant, subject)):
         placed = parse_key(info.key)
         if placed and placed.kind is Kind.PACK and (borrowed is None or info.key in borrowed):
             borrowed_count += 1
             continue
         await outside.objects.delete(info.key)
+        reach(CrashPoint.DELETE_OBJECT)
         removed_count += 1
+    reach(CrashPoint.DELETE_OBJECTS_GONE)
     return Shredded(destroyed_at_s, removed_count, borrowed_count)
 
 

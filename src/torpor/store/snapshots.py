@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 from torpor.domain.ids import TenantId
@@ -30,12 +30,15 @@ from torpor.store.requests import (
 from torpor.store.resident import Resident
 from torpor.store.survey import HeadChoice, SubjectHead, SubjectWithoutHead, history, survey_subjects
 from torpor.store.sweep import SweepReport, SweepRequest, sweep_store
+from torpor.store.transfer import Exported, ImportRequest, export_snapshot, import_snapshot
 from torpor.store.writer import write_snapshot
 
 __all__ = [
     "CheckReport",
+    "Exported",
     "ForkRequest",
     "HeadChoice",
+    "ImportRequest",
     "Manifest",
     "PartSource",
     "Problem",
@@ -94,6 +97,27 @@ class SnapshotStore:
         the source is gone or goes meanwhile, or for the subject's key; Corrupt if the source is; StorageFull.
         """
         return await fork_snapshot(self._outside, request)
+
+    def export(self, ref: SnapshotRef, passphrase: str) -> AsyncIterator[bytes]:
+        """The snapshot as a stream for one file that opens with the passphrase alone; all its chunks are in it.
+
+        Raises, while it is read: InvalidArgument for a short passphrase; as ``open`` and ``read``.
+        """
+        return export_snapshot(self._outside, ref, passphrase)
+
+    async def import_(
+        self,
+        stream: AsyncIterator[bytes],
+        passphrase: str,
+        admit: Callable[[Exported], Awaitable[ImportRequest]],
+    ) -> StoredSnapshot:
+        """Store an exported snapshot under a subject that has none; on any error nothing of it is left.
+
+        ``admit`` is told what the file holds before any of it is stored, and says where it goes, or raises.
+        Raises: InvalidArgument for a wrong passphrase or another kind of file; Corrupt for one that was cut or
+        altered; Unsupported for a newer format; Conflict if the subject has snapshots; StorageFull.
+        """
+        return await import_snapshot(self._outside, stream, passphrase, admit)
 
     async def open(self, ref: SnapshotRef) -> Manifest:
         """The manifest that ``ref`` names: authentic, of that tenant, with that digest.
