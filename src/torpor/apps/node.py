@@ -34,11 +34,12 @@ from torpor.apps.bench.raw import RawParts
 from torpor.apps.building import Workshop
 from torpor.apps.config import Config
 from torpor.apps.object_store import OpenedObjects, open_objects
-from torpor.domain.errors import Conflict, Unsupported
+from torpor.domain.errors import Conflict, TorporError, Unsupported
 from torpor.domain.ids import TenantId
 from torpor.domain.session import Durability, Limits, SnapshotRecord
 from torpor.ports.catalog import TemplateRecord
 from torpor.services.composition import Outside, Services, compose
+from torpor.services.maintenance import Maintenance
 from torpor.services.placement import Engines
 from torpor.services.reconcile import Settled
 from torpor.services.supervisor import Supervisor
@@ -133,6 +134,13 @@ class Node:
         assert isinstance(engine, GVisorEngine)
         async with parts.staging.folder() as folder:
             yield RawParts(engine, blueprint.shape, parts.dialer, parts.entropy, folder)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Garbage collection, rebuild, export and import over the store itself, past this node's cache."""
+        parts = self._parts
+        origin = (parts.clock, parts.entropy)
+        return Maintenance(parts.direct_store, parts.catalog, parts.keys, parts.durability, origin)
 
     async def store_check(self, tenant: TenantId) -> Mapping[str, Any]:
         """Read and authenticate everything that the tenant's sessions and the public templates have stored."""
@@ -231,10 +239,12 @@ def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
 async def _warm_up(services: Services, parts: Parts, supervisor: Supervisor) -> None:
     """Have ready what the first create and the first resume of each template will want."""
     for template in await services.templates.list():
-        with contextlib.suppress(Unsupported):
+        try:
             blueprint = await services.templates.blueprint(PUBLIC_TENANT, template.name)
             services.pool.refill(parts.engines.of(template.engine_build), blueprint.shape)
             supervisor.start(services.residents.of(blueprint.golden), name=f"golden:{template.name}")
+        except TorporError as error:  # sessions of the other templates do not need it
+            log.warning("template not made ready", template=template.name, code=error.code, error=error.message)
 
 
 @contextlib.asynccontextmanager
