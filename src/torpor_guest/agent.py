@@ -14,12 +14,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torpor_guest import AGENT_VERSION, files
+from torpor_guest import AGENT_VERSION, files, forwards, tree, watches
 from torpor_guest.activity import Meter
 from torpor_guest.bursts import Body, Burst, Outcome, Stopwatch
 from torpor_guest.commands import Commands
 from torpor_guest.contexts import Contexts
 from torpor_guest.identity import Notice
+from torpor_guest.kept import KeptProcesses
+from torpor_guest.logs import Log, Reader
 from torpor_guest.outbox import RETRY_S, Outbox, Stream
 from torpor_guest.processes import Processes
 from torpor_guest.procfs import processes
@@ -42,6 +44,7 @@ from torpor_wire import (
 )
 
 BURSTS_MAX = 256
+LOSSLESS = frozenset({"read", "attach", "logs", "forward", "watch"})  # these producers wait for their reader
 BURSTS = frozenset(
     {"code", "shell", "execute"}
 )  # what is work while it lasts; other requests are as busy as their bytes
@@ -63,7 +66,9 @@ class Agent:
         stopwatch = Stopwatch()
         self._contexts = Contexts(settings, self._processes, stopwatch)
         self._shells = Shells(settings, self._processes, stopwatch)
-        self._commands = Commands(settings, self._processes, stopwatch)
+        self._log = Log()
+        self._kept = KeptProcesses(settings, self._processes, self._log)
+        self._commands = Commands(settings, self._processes, stopwatch, self._kept)
         self._contract = Contract(settings, self._processes, self._contexts, stopwatch)
         self._bursts: dict[int, Burst] = {}
         self._lock = threading.Lock()
@@ -79,8 +84,21 @@ class Agent:
             "interrupt": self._contexts.interrupt,
             "shell": self._shells.run,
             "execute": self._commands.execute,
-            "collect": self._commands.collect,
-            "signal": self._commands.send_signal,
+            "start": self._kept.start,
+            "processes": self._kept.list,
+            "attach": self._kept.attach,
+            "input": self._kept.input,
+            "resize": self._kept.resize,
+            "collect": self._kept.collect,
+            "signal": self._kept.signal,
+            "logs": lambda burst: Reader(burst, self._log, self._kept.journals).run(),
+            "forward": forwards.forward,
+            "list": tree.list_folder,
+            "stat": tree.stat_path,
+            "mkdir": tree.make_folder,
+            "move": tree.move,
+            "remove": tree.remove,
+            "watch": watches.watch,
             "read": lambda burst: {"size": files.read(burst)},
             "write": lambda burst: {"size": files.write(burst)},
             "cpu": lambda _: {"cpu_s": self._meter.cpu_s()},
@@ -89,6 +107,7 @@ class Agent:
 
     def run(self) -> None:
         """Serve until the input ends; PID 1 serves for ever, since a server that died may come back."""
+        self._log.note(f"agent {AGENT_VERSION} started as pid {os.getpid()}")
         self._processes.run()
         self._outbox.start()
         self._warm_up()
@@ -120,6 +139,7 @@ class Agent:
         outcome = context.run(Burst(WARMUP_ID, {}, stream, Body(lambda _: None)), source, None, silent=True)
         if outcome.error is not None:
             self._warmup_failure = f"cannot warm up from {self._settings.warmup}: {outcome.error['traceback']}"
+            self._log.note(self._warmup_failure)
             print(self._warmup_failure, file=sys.stderr, flush=True)
             return
         context.run(Burst(WARMUP_ID, {}, stream, Body(lambda _: None)), FIRST_BURST, None, silent=True)
@@ -193,6 +213,7 @@ class Agent:
             dropped.append(f"{self._orphans} bursts went on without their callers; what they answer is not sent")
         ready = self._contract.proceed(notice, dropped)
         self._orphans = 0
+        self._log.note(f"went on at generation {self._contract.generation}: {notice.cause}, after {notice.gap_s:.1f} s")
         self._outbox.release(FrameType.READY, frame_id, ready)
 
     def _on_request(self, message: Message) -> None:
@@ -208,7 +229,7 @@ class Agent:
             if len(self._bursts) >= BURSTS_MAX:
                 raise Refused("quota_exceeded", f"cannot begin: {BURSTS_MAX} bursts are open; let them end first")
             place = queue(fields) if queue is not None else None  # here, since threads start in any order
-            stream = self._outbox.open(frame_id, lossy=fields["op"] != "read")
+            stream = self._outbox.open(frame_id, lossy=fields["op"] not in LOSSLESS)
             body = Body(lambda total: self._outbox.send(FrameType.ACK, frame_id, {"total": total}))
             burst = self._bursts[frame_id] = Burst(frame_id, fields, stream, body, place)
         threading.Thread(target=self._serve, args=(operation, burst), name=f"burst-{frame_id}", daemon=True).start()

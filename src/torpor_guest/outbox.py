@@ -19,6 +19,7 @@ from torpor_wire import PAYLOAD_BYTES_MAX, Connection, DataChannel, Frame, Frame
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024  # of one burst; an agent's answer of megabytes fits, a runaway loop does not
 PATIENCE_S = 0.25
+WHOLE = frozenset({DataChannel.DISPLAY, DataChannel.EVENT})  # mean nothing in part
 RETRY_S = 0.05
 
 
@@ -43,6 +44,7 @@ class Stream:
         self._buffered_bytes = 0
         self._window = SendWindow()
         self._progress_s = time.monotonic()
+        self._on_gone: list[Callable[[], object]] = []
         self._final: Callable[[], tuple[FrameType, dict[str, Any]]] | None = None
 
     def put(self, channel: DataChannel, data: bytes) -> None:
@@ -57,10 +59,34 @@ class Stream:
             if self.gone:
                 self.dropped_bytes += len(data)
                 return
-            self._items.append(_Item(channel, memoryview(data), whole=channel is DataChannel.DISPLAY))
+            self._items.append(_Item(channel, memoryview(data), whole=channel in WHOLE))
             self._buffered_bytes += len(data)
             self._drop_oldest()
             changed.notify_all()
+
+    def event(self, fields: Mapping[str, Any]) -> None:
+        """Queue an event, in its place among the output."""
+        self.put(DataChannel.EVENT, pack(fields))
+
+    def on_gone(self, act: Callable[[], object]) -> None:
+        """Call it once when the caller has gone, at once if it has. It must not block."""
+        with self._outbox.changed:
+            if not self.gone:
+                self._on_gone.append(act)
+                return
+        act()
+
+    def clear_on_gone(self) -> None:
+        """Nobody needs to be told any more."""
+        with self._outbox.changed:
+            self._on_gone.clear()
+
+    def leave(self) -> None:
+        """The caller has gone. The outbox's lock is held, and re-entrant."""
+        self.gone = True
+        acts, self._on_gone = self._on_gone, []
+        for act in acts:
+            act()
 
     def finish(self, frame_type: FrameType, fields: Callable[[], dict[str, Any]]) -> None:
         """Send the answer after all output. ``fields`` is called at the end, when ``dropped_bytes`` is known."""
@@ -147,7 +173,7 @@ class Outbox:
         """The caller of that id has gone: nothing more is sent for it."""
         with self.changed:
             if (stream := self._streams.pop(frame_id, None)) is not None:
-                stream.gone = True
+                stream.leave()
                 self._turn.remove(frame_id)
                 self.changed.notify_all()
 
@@ -171,7 +197,7 @@ class Outbox:
         with self.changed:
             orphans = len(self._streams)
             for stream in self._streams.values():
-                stream.gone = True
+                stream.leave()
             self._streams.clear()
             self._turn.clear()
             self._control.clear()

@@ -60,17 +60,22 @@ class Account:
 
 def account_of(user: str) -> Account | None:
     """None if it is the user we are. Raises: Refused (invalid_argument) if there is no such user."""
+    entry = entry_of(user)
+    if entry.pw_uid == os.geteuid():
+        return None
+    env = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name, "SHELL": entry.pw_shell or "/bin/sh"}
+    return Account(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(entry.pw_name, entry.pw_gid)), env)
+
+
+def entry_of(user: str) -> pwd.struct_passwd:
+    """By name, or uid in decimal. Raises: Refused (invalid_argument) if there is no such user."""
     try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
+        return pwd.getpwuid(int(user)) if user.isascii() and user.isdigit() else pwd.getpwnam(user)
+    except (KeyError, OverflowError, ValueError):
         known = ", ".join(sorted(row.pw_name for row in pwd.getpwall())[:20])
         raise Refused(
             "invalid_argument", f"cannot run as {user!r}: no such user; there are {known}", field="user"
         ) from None
-    if entry.pw_uid == os.geteuid():
-        return None
-    env = {"HOME": entry.pw_dir, "USER": user, "LOGNAME": user, "SHELL": entry.pw_shell or "/bin/sh"}
-    return Account(entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(user, entry.pw_gid)), env)
 
 
 class Processes:

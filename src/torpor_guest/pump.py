@@ -6,6 +6,7 @@ epoll sets have lost events (gVisor #13920), and runsc 20240729 writes into the 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -16,6 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torpor_wire import PAYLOAD_BYTES_MAX, DataChannel
+
+DRAIN_MS = 20
+DRAINED_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,16 @@ def readable_count(fd: int) -> int:
 
 
 class Pump:
-    """Owns and closes the read ends it is given. ``report``: a pipe with the child's own messages, if any."""
+    """Owns and closes the read ends it is given. ``stderr``: None if ``stdout`` is a terminal's.
 
-    def __init__(self, *, stdout: int, stderr: int, report: int | None, sink: Sink) -> None:
-        self._outputs = {stdout: DataChannel.STDOUT, stderr: DataChannel.STDERR}
+    ``report``: a pipe with the child's own messages, if any.
+    """
+
+    def __init__(self, *, stdout: int, stderr: int | None, report: int | None, sink: Sink) -> None:
+        self._outputs = {stdout: DataChannel.STDOUT}
+        self._terminal = stdout if stderr is None else None
+        if stderr is not None:
+            self._outputs[stderr] = DataChannel.STDERR
         self._report = report
         self._sink = sink
         self._wake_read, self._wake_write = os.pipe()
@@ -78,9 +88,10 @@ class Pump:
                 self._report = None
                 os.close(fd)
         elif channel := self._outputs.get(fd):
-            if data := os.read(fd, PAYLOAD_BYTES_MAX):
-                self._sink.output(channel, data)
-            else:
+            piece = _read(fd)
+            if piece:
+                self._sink.output(channel, piece)
+            elif piece is not None:
                 del self._outputs[fd]
                 os.close(fd)
 
@@ -91,8 +102,35 @@ class Pump:
 
     def _drain_outputs(self) -> None:
         """What is there at this instant, so that a child which writes on for ever holds up nothing."""
+        if self._terminal in self._outputs:
+            self._drain_terminal(self._terminal)
+            return
         for fd, channel in self._outputs.items():
             count = readable_count(fd)
             while count > 0 and (data := os.read(fd, min(count, PAYLOAD_BYTES_MAX))):
                 count -= len(data)
                 self._sink.output(channel, data)
+
+    def _drain_terminal(self, fd: int) -> None:
+        """A terminal hands on what was written a little later, and ends when nobody has it open."""
+        count = 0
+        while count < DRAINED_BYTES_MAX:
+            poller = select.poll()
+            poller.register(fd, select.POLLIN)
+            piece = _read(fd) if poller.poll(DRAIN_MS) else None
+            if not piece:
+                return
+            count += len(piece)
+            self._sink.output(DataChannel.STDOUT, piece)
+
+
+def _read(fd: int) -> bytes | None:
+    """What is there, b"" at the end, None if nothing is there after all."""
+    try:
+        return os.read(fd, PAYLOAD_BYTES_MAX)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno != errno.EIO:  # how a terminal ends
+            raise
+        return b""

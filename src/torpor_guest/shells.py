@@ -200,7 +200,7 @@ class Shells:
         if not changes:
             return True
         lines = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in changes.items())
-        with _Command(lines.encode()) as file:
+        with _Command(lines.encode(), self._settings.user) as file:
             shell.begin(burst, file, quiet=True)
             end, _, _ = follow(burst, self._stopwatch, [], lambda: None)
         shell.end()
@@ -216,7 +216,7 @@ class Shells:
                 Alarm(timeout_s + grace_s + step_s, shell.kill_foreground),
                 Alarm(timeout_s + 2 * grace_s, shell.kill),
             ]
-        with _Command(command) as file:
+        with _Command(command, self._settings.user) as file:
             shell.begin(burst, file)
             end, value, gone_off = follow(burst, self._stopwatch, alarms, shell.interrupt)
         shell.end()
@@ -236,14 +236,17 @@ class Shells:
 class _Command:
     """The file that a shell sources. It is gone when the command has ended."""
 
-    def __init__(self, command: bytes) -> None:
+    def __init__(self, command: bytes, user: str) -> None:
         self._command = command
+        self._account = account_of(user)
 
     def __enter__(self) -> str:
         try:
             fd, self._path = tempfile.mkstemp(prefix="torpor-command-")
             with os.fdopen(fd, "wb") as file:
                 file.write(self._command)
+                if self._account is not None:
+                    os.fchown(fd, self._account.uid, self._account.gid)
         except OSError as error:
             raise Refused("storage_full", f"cannot run a command: no room for its text in /tmp: {error}") from error
         return self._path

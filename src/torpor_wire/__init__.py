@@ -3,7 +3,7 @@
 Bytes in, events out; no socket, clock or thread anywhere. The layout is docs/formats/wire-v0.md.
 """
 
-from torpor_wire.codec import Connection, Decoder, Event, Gap, Skipped, SkipReason, encode
+from torpor_wire.codec import Connection, Decoder, Event, Foreign, Gap, Skipped, SkipReason, encode
 from torpor_wire.credit import WINDOW_BYTES, SendWindow
 from torpor_wire.frames import PAYLOAD_BYTES_MAX, VERSION, DataChannel, Frame, FrameType
 from torpor_wire.messages import (
@@ -36,6 +36,7 @@ __all__ = [
     "DataChannel",
     "Decoder",
     "Event",
+    "Foreign",
     "Frame",
     "FrameType",
     "Gap",

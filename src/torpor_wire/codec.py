@@ -23,6 +23,8 @@ SEQUENCE_COUNT = 1 << 32
 
 _FIELDS = struct.Struct(">4sBBBBQIII")
 _CRC = struct.Struct(">I")
+_TYPES = frozenset(FrameType)
+_CHANNELS = frozenset(DataChannel)
 HEADER_BYTES = _FIELDS.size + _CRC.size
 assert HEADER_BYTES == 32
 
@@ -34,7 +36,6 @@ class SkipReason(StrEnum):
     TRUNCATED = "truncated"
     HEADER = "header"
     VERSION = "version"
-    TYPE = "type"
     PAYLOAD = "payload"
 
 
@@ -54,12 +55,17 @@ class Gap:
     received: int
 
 
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A whole frame of a kind that this version does not know. It is no damage, and means nothing here."""
+
+
 Event = Frame | Skipped | Gap
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    type: FrameType
+    type: FrameType | None  # None: a frame of a kind that is not known
     channel: DataChannel
     more: bool
     id: int
@@ -97,14 +103,18 @@ def _parse_header(plain: bytes) -> _Header | SkipReason:
         return SkipReason.HEADER
     if version != VERSION:
         return SkipReason.VERSION
-    if flags & ~MORE or length > PAYLOAD_BYTES_MAX:
+    if length > PAYLOAD_BYTES_MAX:
         return SkipReason.HEADER
-    try:
-        return _Header(
-            FrameType(kind), DataChannel(channel), bool(flags & MORE), frame_id, sequence, length, payload_crc
-        )
-    except ValueError:
-        return SkipReason.TYPE
+    known = not flags & ~MORE and kind in _TYPES and channel in _CHANNELS
+    return _Header(
+        FrameType(kind) if known else None,
+        DataChannel(channel) if known else DataChannel.BODY,
+        bool(flags & MORE),
+        frame_id,
+        sequence,
+        length,
+        payload_crc,
+    )
 
 
 class Decoder:
@@ -117,9 +127,9 @@ class Decoder:
         self._skipped_count = 0
         self._reason: SkipReason | None = None
 
-    def receive_data(self, data: bytes) -> list[tuple[Frame, int] | Skipped]:
+    def receive_data(self, data: bytes) -> list[tuple[Frame | Foreign, int] | Skipped]:
         """All that ``data`` completes, in order. Any bytes are accepted."""
-        events: list[tuple[Frame, int] | Skipped] = []
+        events: list[tuple[Frame | Foreign, int] | Skipped] = []
         first, *rest = bytes(data).split(DELIMITER)
         self._take(first, events)
         for part in rest:
@@ -127,7 +137,7 @@ class Decoder:
             self._take(part, events)
         return events
 
-    def _start(self, events: list[tuple[Frame, int] | Skipped]) -> None:
+    def _start(self, events: list[tuple[Frame | Foreign, int] | Skipped]) -> None:
         if self._escape:
             self._escape = False
             self._append(ESCAPE)
@@ -138,7 +148,7 @@ class Decoder:
         self._skipped_count, self._reason = 0, None
         self._plain, self._header = bytearray(), None
 
-    def _take(self, part: bytes, events: list[tuple[Frame, int] | Skipped]) -> None:
+    def _take(self, part: bytes, events: list[tuple[Frame | Foreign, int] | Skipped]) -> None:
         if self._escape:
             part = ESCAPE + part
         self._escape = part.endswith(ESCAPE)
@@ -159,7 +169,7 @@ class Decoder:
         self._reason = self._reason or reason
         self._plain = None
 
-    def _complete(self, events: list[tuple[Frame, int] | Skipped]) -> None:
+    def _complete(self, events: list[tuple[Frame | Foreign, int] | Skipped]) -> None:
         if self._plain is None or len(self._plain) < HEADER_BYTES - 1:
             return
         if self._header is None:
@@ -177,7 +187,10 @@ class Decoder:
             return
         self._skipped_count = len(self._plain) - end
         self._plain = None
-        events.append((Frame(header.type, header.id, payload, header.channel, header.more), header.sequence))
+        if header.type is None:
+            events.append((Foreign(), header.sequence))
+        else:
+            events.append((Frame(header.type, header.id, payload, header.channel, header.more), header.sequence))
 
 
 class Connection:
@@ -204,11 +217,12 @@ class Connection:
                 events.append(item)
                 continue
             frame, sequence = item
-            if frame.type in GREETINGS:
+            if isinstance(frame, Frame) and frame.type in GREETINGS:
                 self._next_received = sequence
             if self._next_received is not None:
                 if sequence != self._next_received:
                     events.append(Gap(self._next_received, sequence))
                 self._next_received = (sequence + 1) % SEQUENCE_COUNT
-            events.append(frame)
+            if isinstance(frame, Frame):
+                events.append(frame)
         return events

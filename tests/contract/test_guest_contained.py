@@ -50,13 +50,36 @@ class ContainedAgent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    async def end(self):
+    async def leave(self):
         if self.guest is not None:
             await self.guest.close()
+        self.guest = None
+
+    def release(self):
         os.close(self.write_fd)
         os.close(self.read_fd)
-        with contextlib.suppress(ProcessLookupError):
-            await asyncio.to_thread(self.process.wait, 10)
+        self.process.wait(10)
+
+    async def end(self):
+        await self.leave()
+        await asyncio.to_thread(self.release)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Starting an agent with its context is most of what a test costs: one serves all that leave it usable."""
+    living = []
+
+    def get():
+        if living and living[0].process.poll() is not None:
+            living.pop().release()
+        if not living:
+            living.append(ContainedAgent(tmp_path_factory.mktemp("shared")))
+        return living[0]
+
+    yield get
+    for agent in living:
+        agent.release()
 
 
 @pytest.fixture
@@ -74,8 +97,10 @@ class TestContainedAgent(GuestContract):
         self.FOLDER = str(tmp_path / "work")
 
     @pytest.fixture
-    def station(self, agent):
-        return agent
+    async def station(self, shared):
+        agent = shared()
+        yield agent
+        await agent.leave()
 
 
 async def test_the_contract_leaves_its_files(agent):

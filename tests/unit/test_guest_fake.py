@@ -6,7 +6,7 @@ import pytest
 
 from torpor.adapters.clock.system import SystemClock
 from torpor.adapters.guest import FramedDialer
-from torpor.domain.errors import GuestError
+from torpor.domain.errors import GuestError, Unsupported
 from torpor.domain.ids import InstanceId
 from torpor.testing.contracts.guest import GuestChannelContract, notice
 from torpor.testing.fake_guest import FakeGuestProgram
@@ -79,4 +79,15 @@ async def test_two_copies_of_one_memory_draw_differently_once_they_are_told_apar
         assert copy.program.filesystem["/run/torpor/generation"] == f"{number}\n".encode()
         await clone.close()
     assert drawn[0] != drawn[1]
+    await guest.close()
+
+
+async def test_a_guest_that_lacks_a_call_refuses_it_alone():
+    guest = await Station().connect()
+    for call in (guest.list_files("/"), anext(guest.attach(7)), guest.forward(80), anext(guest.watch_files("/"))):
+        with pytest.raises(Unsupported):
+            await call
+    await guest.code("set k 1")
+    assert (await guest.code("get k")).result["text/plain"] == "1"
+    assert (await guest.hello()).operations == ()
     await guest.close()

@@ -35,6 +35,8 @@ from torpor_wire import (
     unpack,
 )
 
+OPERATIONS = frozenset({"status", "code", "shell", "interrupt", "execute", "write", "read", "activity", "cpu"})
+
 
 class _Refusal(Exception):
     """An ERROR answer."""
@@ -136,7 +138,10 @@ class FakeGuestProgram:
             self._send(FrameType.QUIESCED, message.id, {"took_ms": 0.0, "stopped_count": 0, "unparked": []})
         elif message.type is FrameType.REQUEST:
             self._note(message.id)
-            memory.open[message.id] = _Open(unpack(message.payload))
+            fields = unpack(message.payload)
+            if text(fields, "op") not in OPERATIONS:
+                raise _Refusal("unsupported", f"cannot serve {fields['op']!r}: the fake guest does not know it")
+            memory.open[message.id] = _Open(fields)
         elif (request := memory.open.get(message.id)) is not None:
             self._on_part(message, request)
 
@@ -202,8 +207,6 @@ class FakeGuestProgram:
         }
         if operation == "read":
             self._read(frame_id, request)
-        elif operation not in operations:
-            raise _Refusal("unsupported", f"cannot serve {operation!r}: the fake guest does not know it")
         else:
             try:
                 self._answer(frame_id, FrameType.RESULT, operations[operation](frame_id, request))
