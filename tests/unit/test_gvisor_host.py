@@ -164,7 +164,7 @@ def test_builds_are_listed_with_the_latest_last_and_broken_ones_passed_over(tmp_
 async def test_an_installed_build_is_used_again(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "runsc").touch()
-    build = {"build": "one", "runsc": "runsc", "version": "v1", "sha256": "0", "route": "go", "probe": {}}
+    build = {"build": "one", "runsc": "runsc", "version": "v1", "sha256": "0", "route": "path", "probe": {}}
     (tmp_path / "one" / "build.json").write_text(json.dumps(build))
     said = []
     assert (await install(tmp_path, progress=said.append, clock=SystemClock())).build == "one"

@@ -35,6 +35,6 @@ def test_a_build_of_an_earlier_pin_does_not_fit_and_one_of_the_hosts_own_does(tm
 async def test_a_build_under_the_present_pin_is_preferred_to_a_later_installed_one_of_another(tmp_path):
     put_build(tmp_path, "present", version=PINNED_VERSION, age_s=9)
     put_build(tmp_path, "other", version="torpor-20200101")
-    chosen = await install(tmp_path, progress=lambda line: None, clock=SystemClock())
+    chosen = await install(tmp_path, progress=lambda _line: None, clock=SystemClock())
     assert chosen.build == "present"
     assert list_builds(tmp_path)[-1].build == "present"
