@@ -18,7 +18,7 @@ from torpor_setup.perform import StepFailed, run
 from torpor_setup.places import MACHINE_CACHE, MACHINE_RECORD, Places
 
 GOALS = ("check", "engine")
-TEMPLATE = "data"
+TEMPLATES = ("base", "data")
 
 
 @dataclass(frozen=True)
@@ -198,19 +198,22 @@ def _template(places: Places) -> Step:
     templates = places.home / "templates"
 
     def perform() -> None:
-        run(
-            [places.torpor, "template", "build", TEMPLATE],
-            log=places.logs / "template.log",
-            env=torpor_environment(places),
-            remedy="see the log; it needs root, mmdebstrap and a working apt-get update, and about 2 GB of disk",
-        )
+        for template in TEMPLATES:  # the second stands on the layer of the first
+            run(
+                [places.torpor, "template", "build", template],
+                log=places.logs / "template.log",
+                env=torpor_environment(places),
+                remedy="see the log; it needs root, mmdebstrap, a working apt-get update and pip index, and about 3 GB "
+                "of disk",
+            )
 
     engine_key = _engine(places).key
     return Step(
         name="template",
-        changes=f"the template {TEMPLATE!r} from this machine's apt sources in .cache/home/templates, about 350 MB "
-        "(its package layer is kept in /var/cache/torpor for other checkouts), and its golden snapshot",
-        about_s=100,
+        changes=f"the templates {' and '.join(TEMPLATES)} from this machine's apt sources and pip index in "
+        ".cache/home/templates, about 700 MB (their layers are kept in /var/cache/torpor for other checkouts, 500 MB), "
+        "and their golden snapshots",
+        about_s=200,
         key=digest_files(inputs, root=places.checkout, salt=engine_key),
         is_there=lambda: any(templates.glob("*/rootfs/usr/bin/python3*")),
         perform=perform,
