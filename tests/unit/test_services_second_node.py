@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import random
 from dataclasses import replace
 
 import pytest
@@ -78,10 +79,12 @@ async def node(shared, home, *, catalog=None):
             await services.residents.drop()
 
 
-def make_tree(home):
-    """A built root filesystem in ``home``; its digest."""
+def make_tree(home, *more):
+    """A built root filesystem in ``home``, with ``more`` empty files; its digest."""
     (home / "new/rootfs/usr").mkdir(parents=True)
-    (home / "new/rootfs/usr/program").write_bytes(b"program" * 9999)
+    (home / "new/rootfs/usr/program").write_bytes(random.Random(1).randbytes(2 << 20))
+    for name in more:
+        (home / "new/rootfs" / name).touch()
     digest = digest_tree(home / "new/rootfs").digest
     (home / "new").rename(home / digest)
     return digest
@@ -201,8 +204,6 @@ async def test_an_older_snapshot_comes_back_as_lost_and_only_if_that_is_allowed(
 
 async def test_a_tree_is_stored_once_however_often_its_golden_snapshot_is_taken(shared, first, tmp_path):
     services, catalog, _, record = first
-    engine = services.sessions  # the engine of the first node is not needed: the count of subjects is looked at
-    del engine
     subjects = [found async for found in services.store.subjects() if found.owner.tenant == PUBLIC_TENANT]
     assert len(subjects) == 2
     async with node(shared, tmp_path / "one", catalog=catalog) as (again, _, engine):
@@ -216,6 +217,27 @@ async def test_a_tree_is_stored_once_however_often_its_golden_snapshot_is_taken(
     await rebuild_catalog(services.store, fresh, shared.clock, Durability.DISK)
     assert (await fresh.template(PUBLIC_TENANT, "data")).golden == newer.golden
     assert base64.b64decode(newer.wrapped_key)
+
+
+async def test_trees_of_different_templates_share_what_they_have_in_common(shared, first, tmp_path):
+    services, catalog, _, record = first
+    async with node(shared, tmp_path / "one", catalog=catalog) as (again, _, engine):
+        digest = make_tree(tmp_path / "one", "one-file-more")
+        rootfs = RootFilesystem("other", digest, tmp_path / "one" / digest / "rootfs")
+        other, _ = await again.templates.capture_golden(rootfs, engine, Limits(), silent)
+    refs = []
+    for golden in (record.golden, other.golden):
+        manifest = await services.store.open(SnapshotRef.from_json(golden))
+        refs.append(SnapshotRef.from_json(manifest.meta["rootfs"]))
+    manifest = await services.store.open(refs[1])
+    assert manifest.parent == refs[0]
+    prefix = f"v0/{PUBLIC_TENANT}/{refs[1].subject}/"
+    assert sum([info.size_bytes async for info in shared.objects.list(prefix)]) < 1 << 20
+    async with node(shared, tmp_path / "three") as (third, fresh, _):
+        await services.store.delete_subject(PUBLIC_TENANT, refs[0].subject)
+        await rebuild_catalog(third.store, fresh, shared.clock, Durability.DISK)
+        blueprint = await third.templates.blueprint(TENANT, "other")
+        assert digest_tree(blueprint.shape.rootfs).digest == digest
 
 
 def maintenance_of(shared, services, catalog):

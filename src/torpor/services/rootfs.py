@@ -7,7 +7,7 @@ taken of it; the golden snapshot's meta names it. So a node that has the store a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,19 @@ class Rootfs:
         self._entropy = entropy
         self._fetching: dict[str, asyncio.Lock] = {}
 
-    async def keep(self, tenant: TenantId, name: str, digest: str, earlier: SnapshotRef | None) -> Mapping[str, Any]:
+    async def keep(
+        self, tenant: TenantId, name: str, digest: str, *, same: SnapshotRef | None, alike: Sequence[SnapshotRef]
+    ) -> Mapping[str, Any]:
         """Store the tree, once; what the golden snapshot's meta has to say of it.
 
-        ``earlier``: a golden snapshot of the same tree, whose copy serves if it is there.
+        ``same``: a golden snapshot of the same tree, whose copy serves if it is there. ``alike``: golden snapshots of
+        other templates: what their trees have in common with this one is not stored again.
         Raises: NotFound, StorageFull.
         """
-        ref = await self._kept(earlier) if earlier else None
+        ref = await self._kept(same) if same else None
         if ref is None:
-            ref = await self._stored(tenant, name, digest)
+            relatives = [kept for golden in alike if (kept := await self._kept(golden)) is not None]
+            ref = await self._stored(tenant, name, digest, relatives[0] if relatives else None)
         return {META_FIELD: ref.to_json()}
 
     async def at(self, digest: str, golden: SnapshotRef) -> Path:
@@ -89,7 +93,7 @@ class Rootfs:
             return None
         return ref
 
-    async def _stored(self, tenant: TenantId, name: str, digest: str) -> SnapshotRef:
+    async def _stored(self, tenant: TenantId, name: str, digest: str, parent: SnapshotRef | None) -> SnapshotRef:
         subject = id_from_entropy(self._entropy.bytes(20))
         key = await self._keys.create(tenant, subject)
         async with self._folders.workplace() as folder:
@@ -102,7 +106,7 @@ class Rootfs:
                     sequence=1,
                     wrapped_key=key.wrapped,
                     parts=(PartSource(PART, folder / PART, TAR_BLOCK_BYTES),),
-                    parent=None,
+                    parent=parent,
                     template=None,
                     requirements={},
                     meta={"kind": KIND, "template": name, "template_digest": digest},

@@ -148,12 +148,18 @@ class Templates:
         """The root filesystem in the store: what the golden snapshot says of it."""
         if self._rootfs is None:
             return {}
+        records = sorted(
+            await self._catalog.templates(PUBLIC_TENANT),
+            key=lambda record: (record.name == rootfs.name, record.created_at_s),
+            reverse=True,
+        )
         try:
-            earlier = SnapshotRef.from_json((await self._catalog.template(PUBLIC_TENANT, rootfs.digest)).golden)
+            same = SnapshotRef.from_json((await self._catalog.template(PUBLIC_TENANT, rootfs.digest)).golden)
         except NotFound:
-            earlier = None
+            same = None
         await progress("storing the root filesystem")
-        return await self._rootfs.keep(PUBLIC_TENANT, rootfs.name, rootfs.digest, earlier)
+        alike = [SnapshotRef.from_json(record.golden) for record in records]
+        return await self._rootfs.keep(PUBLIC_TENANT, rootfs.name, rootfs.digest, same=same, alike=alike)
 
 
 def _limits_json(limits: Limits) -> dict[str, Any]:
