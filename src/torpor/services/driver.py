@@ -49,6 +49,8 @@ from torpor.store.snapshots import SnapshotRef, SnapshotStore
 log = structlog.get_logger()
 
 WAKE_ROUNDS_MAX = 8
+GO_ON_ATTEMPTS_MAX = 5
+GO_ON_PAUSE_S = 0.5
 
 
 class Driver:
@@ -240,12 +242,28 @@ class Driver:
             await self._release(session, live)
 
     async def go_on(self, session: Session, live: Live) -> None:
-        """Thaw a captured instance in place; if that cannot be done it is gone, and the record says so."""
+        """Let an instance go on in place; harmless if it does. If it cannot, it is gone, and the record says so.
+
+        Tried again while it lives: all that it had since its last snapshot is at stake.
+        """
+        for attempt in range(1, GO_ON_ATTEMPTS_MAX + 1):
+            try:
+                await live.engine.thaw(live.instance)
+                await live.guest.proceed(self._notice(session, Cause.ABORTED, self._clock.wall_s()))
+            except TorporError as error:
+                log.warning("does not go on", session=session.id, code=error.code, error=error.message)
+                if attempt == GO_ON_ATTEMPTS_MAX or await self._is_dead(live):
+                    await self.lose(session, f"{error.code}: {error.message}")
+                    return
+                await self._clock.sleep(GO_ON_PAUSE_S)
+            else:
+                return
+
+    async def _is_dead(self, live: Live) -> bool:
         try:
-            await live.engine.thaw(live.instance)
-            await live.guest.proceed(self._notice(session, Cause.ABORTED, self._clock.wall_s()))
-        except TorporError as error:
-            await self.lose(session, f"{error.code}: {error.message}")
+            return await live.engine.inspect(live.instance) in {InstanceStatus.STOPPED, InstanceStatus.ABSENT}
+        except TorporError:
+            return False
 
     async def lost_if_dead(self, session: Session, live: Live, error: TorporError) -> None:
         """After a guest error: if the sandbox died, say so in the record."""

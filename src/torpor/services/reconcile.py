@@ -10,22 +10,24 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from torpor.domain.errors import Conflict, TorporError
+from torpor.domain.errors import Conflict, EngineError, NotFound, TorporError, Unavailable
 from torpor.domain.ids import InstanceId
 from torpor.domain.lifecycle import InstanceLost, OperationFailed, SnapshotStored
-from torpor.domain.session import Session, SnapshotRecord, Status
+from torpor.domain.session import PAUSED, Session, SnapshotRecord, Status
 from torpor.ports.catalog import Catalog
 from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine
-from torpor.ports.guest import Guest, GuestDialer
+from torpor.ports.guest import GuestDialer
 from torpor.services.driver import Driver
 from torpor.services.live import Live, Runtimes
-from torpor.services.patience import destroy_surely
+from torpor.services.patience import destroy_surely, patiently
 from torpor.services.placement import Engines
 from torpor.services.records import Records
 from torpor.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
+
+_FINISHED = PAUSED | {Status.LOST, Status.DELETED}
 
 
 @dataclass(slots=True)
@@ -64,17 +66,31 @@ class Reconciler:
         owners: dict[InstanceId, Engine] = {}
         for engine in self._engines.by_build.values():
             owners |= dict.fromkeys(await engine.instances(), engine)
-        for session in await self._catalog.unfinished():
+        held: set[InstanceId | None] = set()
+        for session in await patiently(self._catalog.unfinished, Unavailable, deed="read what is unfinished"):
             try:
-                await self._settle(session, owners, settled)
+                await self._settle_patiently(session, owners, settled)
             except TorporError as error:
                 log.error("session not reconciled", session=session.id, code=error.code, error=error.message)
-        held = self._runtimes.instances()
+                held.add(session.instance)  # for the next start: what it has must not be destroyed unseen
+        held |= self._runtimes.instances()
         for instance, engine in owners.items():
             if instance not in held:
                 await destroy_surely(engine, instance)
                 settled.orphans.append(instance)
         return settled
+
+    async def _settle_patiently(
+        self, session: Session, owners: dict[InstanceId, Engine], settled: Settled
+    ) -> None:
+        """Each try looks at the record anew: the one before may have changed it, and not come to its end."""
+
+        async def settle() -> None:
+            record = await self._catalog.get(session.tenant, session.id)
+            if record.status not in _FINISHED:
+                await self._settle(record, owners, settled)
+
+        await patiently(settle, Unavailable, EngineError, deed=f"reconcile {session.id}")
 
     async def _settle(self, session: Session, owners: dict[InstanceId, Engine], settled: Settled) -> None:
         match session.status:
@@ -117,7 +133,7 @@ class Reconciler:
     ) -> None:
         """Take a running instance over from the dead server, or record that it is gone."""
         engine = owners.get(session.instance) if session.instance is not None else None
-        live = await self._greeted(session, engine, parked=parked)
+        live = await self._attached(session, engine)
         if live is None:
             report = InstanceLost(
                 session.generation, session.operation, "its instance was gone when the server started"
@@ -126,26 +142,23 @@ class Reconciler:
             settled.lost.append(session.id)
             return
         self._runtimes.of(session.id).attach(live, session, now_s=self._clock.monotonic_s())
+        record = session
         if parked:
             await self._fail(session, "the server stopped while it was captured")
             record = await self._catalog.get(session.tenant, session.id)
-            await self._driver.go_on(record, live)
-        settled.reattached.append(session.id)
+        # Whatever the record says: a server that died after it stored ``running`` has left the guest parked.
+        await self._driver.go_on(record, live)
+        reattached = self._runtimes.of(session.id).live is live
+        (settled.reattached if reattached else settled.lost).append(session.id)
 
-    async def _greeted(self, session: Session, engine: Engine | None, *, parked: bool) -> Live | None:
+    async def _attached(self, session: Session, engine: Engine | None) -> Live | None:
         if engine is None or session.instance is None:
             return None
-        guest: Guest | None = None
         try:
-            await engine.thaw(session.instance)
-            guest = self._dialer.connect(session.instance, await engine.attach(session.instance))
-            if not parked:  # a parked guest answers nothing until it is told to proceed
-                await guest.hello()
-        except TorporError as error:
-            log.warning("instance does not answer", session=session.id, error=error.message)
-            if guest is not None:
-                await guest.close()
+            channel = await engine.attach(session.instance)
+        except NotFound:
             return None
+        guest = self._dialer.connect(session.instance, channel)
         return Live(session.instance, engine, guest, session.generation)
 
     async def _fail(self, session: Session, reason: str) -> None:
