@@ -208,6 +208,8 @@ class Clients:
     async def _is_taken_back(self, session: SessionId, conflict: Conflict) -> bool:
         """A session that was lost goes back to its last snapshot, or is deleted if it has none."""
         record = self._world.witness.records[session]
+        if record.status is Status.DELETED:
+            return False  # one of its clocks was faster
         if record.status is Status.DELETING:
             await self.delete(session)
             return False

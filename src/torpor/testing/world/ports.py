@@ -22,7 +22,7 @@ from torpor.testing.world.process import Process
 
 Port = TypeVar("Port")
 Result = TypeVar("Result")
-Witnessing = Callable[[str], None]
+Witnessing = Callable[[str, str], None]
 
 # Where the contract lets a call that raised have had its effect.
 _LOSES_ANSWERS = frozenset(
@@ -55,11 +55,11 @@ class Fate:
         self._process = process
         self._seen = seen
 
-    async def meet(self, call: str, act: Callable[[], Awaitable[Result]]) -> Result:
-        """Carry out ``act`` as fate will have it."""
+    async def meet(self, call: str, act: Callable[[], Awaitable[Result]], about: str = "") -> Result:
+        """Carry out ``act`` as fate will have it. ``about``: what it is done to, for the story."""
         await self.reach(call)
         result = await act()
-        self._seen(call)
+        self._seen(call, about)
         if call in _REPEATABLE and self.happens(self._weather.faults.repetition):
             await act()
         if self.happens(self._weather.faults.crash):
@@ -96,7 +96,7 @@ class Fate:
 
     def witnessed(self, call: str) -> None:
         """A call that fate has no part in had its effect."""
-        self._seen(call)
+        self._seen(call, "")
 
     async def answer(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
         """What a guest sent, late, twice, or only what it sends next."""
@@ -146,7 +146,8 @@ class _Behind:
         fate, call = self._fate, f"{self._port}.{name}"
 
         async def met(*given: object, **options: object) -> object:
-            result = await fate.meet(call, lambda: method(*given, **options))
+            about = str(given[0]) if given else ""
+            result = await fate.meet(call, lambda: method(*given, **options), about)
             return _FatedChannel(fate, result) if call == "engine.attach" else result
 
         return met

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from torpor.domain.session import TRANSIENT, Status
+from torpor.store.snapshots import SweepRequest
 from torpor.testing.world.witness import Violation
 
 if TYPE_CHECKING:
@@ -72,8 +73,16 @@ async def _check_store(world: World) -> None:
     report = await world.witness.store.check()
     if not report.clean:
         raise Violation(f"the store is not clean: {report.problems}")
+    for _ in range(2):  # what the first sees without use, the second removes
+        await world.witness.store.collect_garbage(SweepRequest(grace_s=0.0))
+    report = await world.witness.store.check()
+    if not report.clean:
+        raise Violation(f"garbage collection broke the store: {report.problems}")
+    orphans = [key for key in report.unreferenced if not key.startswith("garbage-")]
+    if orphans:
+        raise Violation(f"objects are left that nothing names: {orphans}")
     keys = [info.key async for info in world.machine.objects.list("")]
-    lent = {key for key in keys if "/packs/" in key and key not in report.unreferenced}
+    lent = {key for key in keys if "/packs/" in key}
     for record in world.witness.records.values():
         await world.witness.check_restorable(record)
         left = [key for key in keys if f"/{record.id}/" in key and key not in lent]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torpor.adapters.engines.fake.host import FakeInstance
 from torpor.domain import clocks
 from torpor.domain.clocks import LiveClock, live_clock
-from torpor.domain.ids import SessionId
+from torpor.domain.ids import InstanceId, SessionId
 from torpor.domain.session import Session, Status
 from torpor.domain.snapshot import SnapshotRef
 from torpor.ports.engine import InstanceStatus
@@ -51,6 +51,7 @@ class Witness:
     records: dict[SessionId, Session] = field(default_factory=dict)
     promises: dict[SessionId, Promise] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
+    dead: set[InstanceId] = field(default_factory=set)
 
     def promise(self, session: SessionId) -> Promise:
         """The session's, made on first use."""
@@ -63,10 +64,12 @@ class Witness:
 
     # ---- what holds at every step ------------------------------------------------------------------------------------
 
-    def look(self, call: str) -> None:
+    def look(self, call: str, about: str) -> None:
         """After every effect on the machine."""
         if not call.startswith(("engine.", "channel.")):
             return
+        if call.startswith("engine."):
+            self.tell(f"{call} {about}")
         running: dict[str, int] = {}
         for instance in self.machine.host.instances.values():
             name = runs_user_code_of(instance)
@@ -83,6 +86,9 @@ class Witness:
         shown = _shown(record)
         self.tell(f"stored: {shown}")
         self._check_clocks(record, before)
+        is_news = before is not None and before.status is not Status.LOST
+        if record.status is Status.LOST and is_news and before.instance not in self.dead:
+            self.note(f"{shown} was lost, but its sandbox {before.instance} had not died: {record.last_error}")
         if before is None:
             self._inherit(record)
             return

@@ -17,7 +17,7 @@ import structlog
 from torpor.adapters.engines.fake import FakeEngine, FakeHost
 from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.domain.errors import TorporError
-from torpor.domain.ids import DEFAULT_TENANT, SessionId
+from torpor.domain.ids import DEFAULT_TENANT, InstanceId, SessionId
 from torpor.domain.session import Status
 from torpor.services.composition import Services
 from torpor.services.supervisor import Supervisor
@@ -198,13 +198,17 @@ class World:
         if instances:
             victim = self.random.choice(instances)
             self.story(f"sandbox {victim} dies")
-            self.machine.host.kill(victim)
+            self._kill(victim)
+
+    def _kill(self, instance: InstanceId) -> None:
+        self.witness.dead.add(instance)
+        self.machine.host.kill(instance)
 
     def _reboot(self) -> None:
         self.story("the machine loses power")
         self._kill_server()
         for instance in tuple(self.machine.host.instances):
-            self.machine.host.kill(instance)
+            self._kill(instance)
         self.machine.host.instances.clear()
 
     def _outage(self) -> None:
