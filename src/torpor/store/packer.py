@@ -52,9 +52,10 @@ class Packer:
         await self._slots.acquire()
         group.create_task(self._upload(pack, sealed))
 
-    async def _upload(self, pack: PackRef, sealed: Sequence[bytes]) -> None:
+    async def _upload(self, pack: PackRef, sealed: list[bytes]) -> None:
         try:
             data = await asyncio.to_thread(encode_pack, pack.pack, sealed)
+            sealed.clear()  # the pack holds them now: two slow uploads would keep 32 MiB twice
             self.started.append(pack_key(pack))
             await self._objects.put(pack_key(pack), data)
             self.stored_bytes += len(data)

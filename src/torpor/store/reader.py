@@ -29,7 +29,7 @@ FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes
 FETCH_GAP_BYTES_MAX = 32 * 1024  # read over smaller gaps rather than ask twice
 FETCH_COUNT_MAX = 4
 COPY_BYTES = 16 * 1024 * 1024  # copied from a resident by one job
-BATCH_BYTES = 8 * 1024 * 1024  # of plaintext, opened by one job
+BATCH_BYTES = 4 * 1024 * 1024  # of plaintext, opened by one job
 VECTORS_MAX = 512  # below IOV_MAX
 
 
