@@ -40,7 +40,7 @@ def translated(error: Exception, key: str, place: str) -> TorporError:
     text = str(error)
     status, code = _found(_STATUS, text), _found(_CODE, text)
     said = " ".join(part for part in (status, code) if part) or text.partition("\n")[0][:300]
-    refusal = _of_the_store(error, place, status, code) or _of_the_call(error, key, said)
+    refusal = _of_the_store(error, place, status, code) or _of_the_call(error, key, code, said)
     if refusal is None:
         refusal = Unavailable(f"cannot reach {key} in {place}: {said}", retry_after_s=RETRY_SOON_S)
     refusal.details |= {"key": key, "said": said}
@@ -67,8 +67,8 @@ def _of_the_store(error: Exception, place: str, status: str, code: str) -> Torpo
     return None
 
 
-def _of_the_call(error: Exception, key: str, said: str) -> TorporError | None:
-    if isinstance(error, AlreadyExistsError | PreconditionError):
+def _of_the_call(error: Exception, key: str, code: str, said: str) -> TorporError | None:
+    if isinstance(error, AlreadyExistsError | PreconditionError) or code == "ConditionalRequestConflict":
         return StaleRevision(f"cannot write {key}: it is not in the state that was asked for ({said})")
     if isinstance(error, FileNotFoundError):
         return NotFound(f"cannot find object {key}")
