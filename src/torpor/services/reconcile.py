@@ -80,9 +80,7 @@ class Reconciler:
                 settled.orphans.append(instance)
         return settled
 
-    async def _settle_patiently(
-        self, session: Session, owners: dict[InstanceId, Engine], settled: Settled
-    ) -> None:
+    async def _settle_patiently(self, session: Session, owners: dict[InstanceId, Engine], settled: Settled) -> None:
         """Each try looks at the record anew: the one before may have changed it, and not come to its end."""
 
         async def settle() -> None:
