@@ -81,7 +81,7 @@ def test_store_keys_and_cache_are_the_homes_unless_said_otherwise(tmp_path):
 def test_a_setting_that_makes_no_sense_is_named(tmp_path, setting, value):
     with pytest.raises(InvalidArgument, match=setting) as refused:
         Config.read({"TORPOR_HOME": str(tmp_path), setting: value})
-    assert refused.value.details == {"field": setting.removeprefix("TORPOR_").lower()}
+    assert refused.value.details["field"] == setting.removeprefix("TORPOR_").lower()
 
 
 @pytest.fixture
