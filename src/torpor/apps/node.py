@@ -239,6 +239,8 @@ def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
 async def _warm_up(services: Services, parts: Parts, supervisor: Supervisor) -> None:
     """Have ready what the first create and the first resume of each template will want."""
     for template in await services.templates.list():
+        if not (parts.config.templates_dir / template.digest / "rootfs").is_dir():
+            continue  # fetched by the first session that needs it: a start does not wait for it
         try:
             blueprint = await services.templates.blueprint(PUBLIC_TENANT, template.name)
             services.pool.refill(parts.engines.of(template.engine_build), blueprint.shape)
