@@ -11,6 +11,8 @@ import traceback
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from host_guest import HostGuest
+
 from torpor.domain.errors import Conflict, InvalidArgument, NotFound, Unsupported, error_for
 from torpor.domain.ids import InstanceId, SessionId, id_from_entropy, is_id
 from torpor.domain.session import Durability, Limits, Session, SnapshotRecord, Status
@@ -55,6 +57,7 @@ class MemoryBackend:
         self.broken_writes = 0
         self.clean = True
         self.allowed_older = False
+        self.host = None
 
     async def create(self, tenant, request):
         if request.template != "data":
@@ -144,6 +147,12 @@ class MemoryBackend:
         if "ttl_s" in change.fields:
             at_s = None if change.ttl_s is None else NOW_S + change.ttl_s
         return self._store(session, policy=replace(session.policy, **changed), hard_deadline_at_s=at_s)
+
+    @contextlib.asynccontextmanager
+    async def guest(self, tenant, ref):
+        _, resumption = await self._awake(tenant, ref)
+        self.host = self.host or HostGuest()
+        yield self.host, resumption
 
     def awake_because(self, session):
         return ("a burst is in flight",) if self.sessions[session].status is Status.RUNNING else ()

@@ -24,8 +24,10 @@ class Client:
     """One server, one key. Sessions are named by id or name. Use as a context manager, or ``close`` it."""
 
     def __init__(self, url: str, key: str, *, home: str = "") -> None:
-        self._transport = Transport(Access(url, key, home))
+        self.access = Access(url, key, home)
+        self._transport = Transport(self.access)
         self.send = self._transport.json
+        self.events = self._transport.events
         self.read = self._transport.read
 
     @classmethod

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from torpor.apps.settings import Settings, Source, Value
 from torpor.domain.errors import InvalidArgument, Unauthenticated
 
 DEFAULT_HOME = "~/.torpor"
@@ -33,7 +34,8 @@ class Config:
     ``api_key`` is None unless it was given by flag or environment; then the home's ``api.key`` counts.
     ``store_url`` and ``keys`` are None for the home's own folders. The URL is parsed where the store is opened (clients
     need none). ``cache_bytes`` bounds this node's copies of a remote store's objects; 0 for none. ``warm_bytes``:
-    memory in which paused instances may stay frozen; 0 gives all of it back at once.
+    memory in which paused instances may stay frozen; 0 gives all of it back at once. ``url_is_projects``: the address
+    is that of a torpor.toml in the current folder, which somebody else may have written.
     """
 
     home: Path
@@ -43,6 +45,9 @@ class Config:
     keys: Path | None = None
     cache_bytes: int = DEFAULT_CACHE_BYTES
     warm_bytes: int = 0
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    url_is_projects: bool = False
 
     @classmethod
     def read(
@@ -53,29 +58,39 @@ class Config:
         api_url: str | None = None,
         api_key: str | None = None,
     ) -> Config:
-        """Flag, else environment, else default. An unset URL is that of the home's running server, if it has one.
+        """Flag, else environment, else torpor.toml, else default (``settings``). An unset URL is the running server's.
 
-        Raises: InvalidArgument naming the setting.
+        Raises: InvalidArgument naming the setting, and the file if one said it.
         """
-        # Without links: runsc refuses a root filesystem whose path leads through one.
-        folder = Path(home or environment.get("TORPOR_HOME") or DEFAULT_HOME).expanduser().resolve()
-        asked = api_url or environment.get("TORPOR_API_URL")
-        url = asked or str(
+        settings = cls.settings(environment, {"home": home, "api_url": api_url, "api_key": api_key})
+        folder = _home(settings)
+        said = settings["api_url"]
+        url = said.text or str(
             read_server_file(folder / "server.json").get("url") or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
         )
-        key = api_key or environment.get("TORPOR_API_KEY") or None
+        key = settings.text("api_key")
         if key is not None:
             _check_key(key, source="TORPOR_API_KEY")
-        keys = environment.get("TORPOR_KEYS_DIR")
+        keys = settings.text("keys_dir")
         return cls(
             home=folder,
             api_url=_checked_url(url),
             api_key=key,
-            store_url=environment.get("TORPOR_STORE_URL") or None,
+            store_url=settings.text("store_url"),
             keys=_checked_folder(keys, setting="TORPOR_KEYS_DIR") if keys else None,
-            cache_bytes=_checked_bytes(environment, "TORPOR_CACHE_BYTES", default=DEFAULT_CACHE_BYTES),
-            warm_bytes=_checked_bytes(environment, "TORPOR_WARM_BYTES", default=0),
+            cache_bytes=_checked_number(settings["cache_bytes"], default=DEFAULT_CACHE_BYTES),
+            warm_bytes=_checked_number(settings["warm_bytes"], default=0),
+            host=settings.text("host") or DEFAULT_HOST,
+            port=_checked_number(settings["port"], default=DEFAULT_PORT, most=65535),
+            url_is_projects=said.source is Source.PROJECT,
         )
+
+    @classmethod
+    def settings(cls, environment: Mapping[str, str], flags: Mapping[str, str | None]) -> Settings:
+        """What was said of each setting, and where. Raises: InvalidArgument for a file that cannot be used."""
+        settings = Settings(flags, environment, Path.cwd())
+        settings.add_home(_home(settings))
+        return settings
 
     @property
     def key_file(self) -> Path:
@@ -146,6 +161,12 @@ def client_key(config: Config) -> str:
     learn it. Raises: Unauthenticated with the remedy.
     """
     if config.api_key is not None:
+        if config.url_is_projects and not is_loopback(urlsplit(config.api_url).hostname or ""):
+            raise Unauthenticated(
+                f"cannot use TORPOR_API_KEY at {config.api_url}: a torpor.toml in this folder names that server, not "
+                "you; if you trust it, set TORPOR_API_URL to it",
+                url=config.api_url,
+            )
         return config.api_key
     own = read_server_file(config.server_file).get("url") == config.api_url
     if not own and not is_loopback(urlsplit(config.api_url).hostname or ""):
@@ -249,16 +270,24 @@ def _checked_folder(path: str, *, setting: str) -> Path:
     return folder
 
 
-def _checked_bytes(environment: Mapping[str, str], setting: str, *, default: int) -> int:
-    text = environment.get(setting)
-    if not text:
+def _checked_number(said: Value, *, default: int, most: int | None = None) -> int:
+    if said.text is None:
         return default
-    if not (text.isascii() and text.isdigit()):
+    number = int(said.text) if said.text.isascii() and said.text.isdigit() else None
+    if number is None or (most is not None and number > most):
+        range_ = "a whole number, 0 or more" if most is None else f"a whole number from 0 to {most}"
         raise InvalidArgument(
-            f"cannot use {text!r} as {setting}: write a number of bytes, for instance {4 * 1024**3}, or 0 for none",
-            field=setting.removeprefix("TORPOR_").lower(),
+            f"cannot use {said.text!r} as {said.setting.name} (from {said.place}): write {range_}, "
+            f"for instance {default}",
+            field=said.setting.name,
+            place=said.place,
         )
-    return int(text)
+    return number
+
+
+def _home(settings: Settings) -> Path:
+    # Without links: runsc refuses a root filesystem whose path leads through one.
+    return Path(settings.text("home") or DEFAULT_HOME).expanduser().resolve()
 
 
 def _checked_url(url: str) -> str:

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from torpor import __version__
 from torpor.adapters.answers import SqliteAnswers
-from torpor.apps.api import bursting, files, pages, sessions, sockets, system
+from torpor.apps.api import bursting, files, folders, pages, processes, sessions, sockets, system
 from torpor.apps.api.backend import Backend
 from torpor.apps.api.bursts import Bursts
 from torpor.apps.api.context import Context
@@ -47,8 +47,9 @@ def create_app(
             await book.close()
 
     app = FastAPI(title="torpor", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    for router in (system.router, sessions.router, bursting.router, files.router, sockets.router):
-        app.include_router(router, prefix="/v1")
+    for part in (system, sessions, bursting, files, folders, processes, sockets):
+        app.include_router(part.router, prefix="/v1")
+    app.include_router(processes.sockets, prefix="/v1")
     app.add_api_route("/docs", pages.page, include_in_schema=False)
     add_handlers(app)
     app.add_middleware(BodyLimit)

@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 from torpor.apps.api import schema
 from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
 from torpor.apps.api.output import Collector, Outlet
-from torpor.apps.api.streams import Form, form_for
+from torpor.apps.api.streams import EVENT, Form, form_for
 from torpor.apps.api.wire import JSON, burst_json, error_json, outcome_json
 from torpor.apps.sdk.frames import MEDIA_TYPE
 from torpor.domain.errors import TorporError
@@ -31,12 +31,6 @@ KEEP_ALIVE_S = 15.0  # below the idle limits of common proxies (60 s)
 Stream = Annotated[bool, Query(description="answer with server-sent events: output, then result or error")]
 Accept = Annotated[str, Header(include_in_schema=False)]  # OpenAPI has it as the media types of the answer
 Work = Callable[[OnOutput], Awaitable[Burst]]
-EVENT: dict[str, Any] = {
-    "type": "object",
-    "description": "data is JSON: of output `{stream, text | base64 | data}`, of result the answer, of error an Error",
-    "properties": {"event": {"enum": ["output", "result", "error"]}, "data": {"type": "string"}},
-    "required": ["event", "data"],
-}
 ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "model": schema.BurstAnswer,

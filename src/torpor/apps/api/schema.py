@@ -22,6 +22,7 @@ DEFAULTS = Policy()
 Timeout = Annotated[float, Field(gt=0, le=TIMEOUT_S_MAX, allow_inf_nan=False)]
 Duration = Annotated[float, Field(gt=0, le=DURATION_S_MAX, allow_inf_nan=False)]
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._-]+$")]
+PathText = Annotated[str, Field(min_length=1, max_length=4096)]
 Pairs = Annotated[dict[str, str], Field(max_length=METADATA_ENTRIES_MAX)]
 
 
@@ -167,6 +168,41 @@ class InterruptBody(Request):
     """Which context's running burst."""
 
     context: Label = "default"
+
+
+class DirectoryBody(Request):
+    """A directory to make; ``mode`` is octal; ``user``: its owner, else root."""
+
+    path: PathText
+    mode: Annotated[str, Field(pattern=r"^0?[0-7]{3,4}$")] = "755"
+    user: str | None = None
+
+
+class MoveBody(Request):
+    """From where, to where."""
+
+    path: PathText
+    to: PathText
+
+
+class SignalBody(Request):
+    """A signal by number; 15 asks to end. ``group``: to the process group it leads."""
+
+    signal: Annotated[int, Field(ge=1, le=64)] = 15
+    group: bool = False
+
+
+class TerminalQuery(BaseModel):
+    """A terminal to start (``argv``: a login shell unless given), or with ``pid`` one to attach to again."""
+
+    pid: int | None = None
+    from_sequence: Annotated[int, Field(ge=0)] = 0
+    argv: list[str] = Field(default_factory=list)
+    cwd: str | None = None
+    user: str = "root"
+    term: str = "xterm-256color"
+    columns: Annotated[int, Field(ge=1, le=10_000)] = 80
+    rows: Annotated[int, Field(ge=1, le=10_000)] = 24
 
 
 class SocketCode(CodeBody):
@@ -381,6 +417,53 @@ class WrittenAnswer(BaseModel):
     path: str
     size_bytes: int
     woken: bool
+
+
+class FileAnswer(BaseModel):
+    """What a path names. ``mode`` is octal; ``target``: of a symlink."""
+
+    path: str
+    kind: str
+    size_bytes: int
+    mode: str
+    owner: str
+    group: str
+    modified_at: str
+    target: str | None
+
+
+class FilesAnswer(BaseModel):
+    """A page of a directory, by name; give ``cursor`` back for the next one."""
+
+    entries: list[FileAnswer]
+    cursor: str | None
+
+
+class DirectoryAnswer(BaseModel):
+    """``made``: false if it was there."""
+
+    path: str
+    made: bool
+
+
+class ProcessAnswer(BaseModel):
+    """A process. ``sequence``: of the next byte of its output, ``oldest_sequence``: of the oldest one still kept."""
+
+    pid: int
+    argv: list[str]
+    user: str
+    terminal: bool
+    running: bool
+    exit_code: int | None
+    started_at: str
+    sequence: int
+    oldest_sequence: int
+
+
+class ProcessesAnswer(BaseModel):
+    """Processes, in order of start."""
+
+    processes: list[ProcessAnswer]
 
 
 class TemplateAnswer(BaseModel):

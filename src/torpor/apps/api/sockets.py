@@ -62,12 +62,17 @@ async def bursts(
     socket: WebSocket, here: Here, tenant: Tenant, ref: str, *, frames: Annotated[bool, Query()] = False
 ) -> None:
     """See the module."""
-    offered = socket.scope.get("subprotocols", ())
-    needs = any(one.startswith(KEY_PROTOCOL) for one in offered) or PROTOCOL in offered
-    await socket.accept(PROTOCOL if needs else None)
+    await accept(socket)
     talk = _Talk(socket, here, tenant, ref, Frames() if frames else Texts())
     async with asyncio.TaskGroup() as group:
         await talk.hear(group)
+
+
+async def accept(socket: WebSocket) -> None:
+    """Accept; of the protocols that a browser offers, its key among them, ours is the one taken."""
+    offered = socket.scope.get("subprotocols", ())
+    ours = PROTOCOL in offered or any(one.startswith(KEY_PROTOCOL) for one in offered)
+    await socket.accept(PROTOCOL if ours else None)
 
 
 class _Talk:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from torpor.apps.api.output import joined, output_json
+from torpor.apps.api.output import joined, output_json, text_or_none
 from torpor.apps.api.wire import JSON
 from torpor.apps.sdk import frames
 from torpor.apps.sdk.frames import HEADER, Kind
 from torpor.ports.guest import Output, StreamKind
+
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "description": "data is JSON",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["event", "data"],
+}
+EVENT_STREAM: dict[str, Any] = {"content": {"text/event-stream": {"schema": EVENT}}}
 
 _KINDS = {StreamKind.STDOUT: Kind.STDOUT, StreamKind.STDERR: Kind.STDERR, StreamKind.DISPLAY: Kind.DISPLAY}
 
@@ -44,7 +53,7 @@ class Events:
 
     def output(self, pieces: Sequence[Output]) -> bytes:
         """See Form."""
-        return b"".join(_event("output", output_json(piece)) for piece in joined(tuple(pieces)))
+        return b"".join(event("output", output_json(piece)) for piece in joined(tuple(pieces)))
 
     def keep_alive(self) -> bytes:
         """See Form."""
@@ -52,11 +61,11 @@ class Events:
 
     def result(self, outcome: JSON) -> bytes:
         """See Form."""
-        return _event("result", outcome)
+        return event("result", outcome)
 
     def error(self, said: JSON) -> bytes:
         """See Form."""
-        return _event("error", said)
+        return event("error", said)
 
 
 class Frames:
@@ -91,9 +100,16 @@ def form_for(accept: str, *, stream: bool) -> Form | None:
     return Events() if stream or "text/event-stream" in accept else None
 
 
-def _event(name: str, data: JSON) -> bytes:
+def event(name: str, data: JSON) -> bytes:
+    """One server-sent event."""
     return b"event: " + name.encode() + b"\ndata: " + _json(data) + b"\n\n"
 
 
 def _json(data: JSON) -> bytes:
     return json.dumps(data, separators=(",", ":")).encode()
+
+
+def text_fields(data: bytes) -> JSON:
+    """``{text}``, or ``{base64}`` for what is not UTF-8."""
+    text = text_or_none(data)
+    return {"base64": base64.b64encode(data).decode()} if text is None else {"text": text}

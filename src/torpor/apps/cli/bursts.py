@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from torpor.apps.cli import exits, screen
-from torpor.apps.cli.options import AsJson, Ref, Timeout, connected, examples, pairs
+from torpor.apps.cli.options import AsJson, Ref, Timeout, connected, examples, limit_s, pairs
 from torpor.domain.errors import InvalidArgument, TorporError
 
 STDIN_BYTES_MAX = 46 * 1024 * 1024  # base64 in a request of at most 64 MiB
@@ -64,9 +64,9 @@ def code(
     """
     text = sys.stdin.buffer.read().decode() if source == "-" else source
     with connected(context) as client:
-        output = _Output(ref, as_json=as_json)
+        output = Display(ref, as_json=as_json)
         with _interrupting(lambda: client.interrupt(ref, context=in_context)) as interrupted, output.open():
-            outcome = client.code(ref, text, context=in_context, timeout_s=timeout, on_piece=output.piece)
+            outcome = client.code(ref, text, context=in_context, timeout_s=limit_s(timeout), on_piece=output.piece)
     output.finish(outcome)
     if interrupted.is_set():
         return exits.INTERRUPTED
@@ -91,9 +91,9 @@ def shell(
     The exit code is the command's.
     """
     with connected(context) as client:
-        output = _Output(ref, as_json=as_json)
+        output = Display(ref, as_json=as_json)
         with output.open():
-            outcome = client.shell(ref, command, shell=in_shell, timeout_s=timeout, on_piece=output.piece)
+            outcome = client.shell(ref, command, shell=in_shell, timeout_s=limit_s(timeout), on_piece=output.piece)
     output.finish(outcome)
     return exits.TIMED_OUT if outcome["timed_out"] else exits.of_command(outcome["exit_code"])
 
@@ -119,18 +119,18 @@ def execute(
         "cwd": cwd,
         "user": user,
         "detach": detach,
-        "timeout_s": timeout,
-        "stdin": b"" if no_stdin or detach else _piped_stdin(),
+        "timeout_s": limit_s(timeout),
+        "stdin": b"" if no_stdin or detach else piped_stdin(),
     }
     with connected(context) as client:
-        output = _Output(ref, as_json=as_json)
+        output = Display(ref, as_json=as_json)
         with output.open():
             outcome = client.execute(ref, argv, on_piece=output.piece, **options)
     output.finish(outcome)
     return exits.TIMED_OUT if outcome["timed_out"] else exits.of_command(outcome["exit_code"])
 
 
-class _Output:
+class Display:
     """Where a burst's output goes: on at once, or kept for the JSON at the end."""
 
     def __init__(self, ref: str, *, as_json: bool) -> None:
@@ -219,7 +219,7 @@ def _interrupting(interrupt: Callable[[], None]) -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _piped_stdin() -> bytes:
+def piped_stdin() -> bytes:
     """All of stdin if it is a pipe, file or socket. Raises: InvalidArgument above ``STDIN_BYTES_MAX``."""
     if sys.stdin is None or sys.stdin.closed:
         return b""

@@ -10,7 +10,24 @@ from typing import Annotated, Any
 import typer
 
 from torpor import __version__
-from torpor.apps.cli import bench, bursts, copying, engine, exits, screen, server, sessions, store, template
+from torpor.apps.cli import (
+    bench,
+    bursts,
+    clocks,
+    copies,
+    copying,
+    engine,
+    exits,
+    inside,
+    run,
+    screen,
+    server,
+    sessions,
+    settings,
+    store,
+    template,
+    terminal,
+)
 from torpor.apps.cli.options import examples
 from torpor.domain.errors import InvalidArgument, TorporError
 
@@ -20,7 +37,6 @@ UsageError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__
 app = typer.Typer(
     name="torpor",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # plain help: half the start-up time, and the reference in docs/cli.md is the same text
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,7 +74,7 @@ def root(
     """Stateful sandbox sessions that survive their waits.
 
     A session keeps its processes, variables, open files and disk while it is paused, and costs no compute then.
-    `code`, `sh`, `exec` and `cp` wake a paused session and say so on stderr.
+    `code`, `sh`, `exec`, `cp`, `port` and `shell` wake a paused session and say so on stderr.
 
     The key is $TORPOR_API_KEY, else the one in the home's api.key, which is sent to this machine only.
     """
@@ -68,12 +84,13 @@ def root(
     context.obj = {"home": home, "api_url": api_url}
 
 
-for part in (server, sessions, bursts, copying):
+for part in (server, sessions, run, bursts, terminal, copying, inside, copies, clocks):
     part.add_to(app)
 app.add_typer(template.app, name="template")
 app.add_typer(engine.app, name="engine")
 app.add_typer(store.app, name="store")
 app.add_typer(bench.app, name="bench")
+app.add_typer(settings.app, name="config")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

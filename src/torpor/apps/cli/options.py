@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torpor.apps.cli.amounts import duration_s
 from torpor.apps.config import Config
 from torpor.domain.errors import InvalidArgument
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 Ref = Annotated[str, typer.Argument(metavar="ID", help="The session's id or name.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; errors are JSON on stderr.")]
 Timeout = Annotated[
-    float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after so long. Default: no limit."),
+    str | None,
+    typer.Option("--timeout", metavar="DURATION", help="End it after so long, as 30s or 10m. Default: no limit."),
 ]
 
 
@@ -35,6 +36,11 @@ def configured(context: typer.Context) -> Config:
     return Config.read(os.environ, home=given.get("home"), api_url=given.get("api_url"))
 
 
+def said_by_flags(context: typer.Context) -> dict[str, str | None]:
+    """What was given before the command."""
+    return dict(context.obj or {})
+
+
 @contextmanager
 def connected(context: typer.Context) -> Iterator[Client]:
     """A client of the configured server."""
@@ -44,6 +50,11 @@ def connected(context: typer.Context) -> Iterator[Client]:
 
     with Client.of(configured(context)) as client:
         yield client
+
+
+def limit_s(timeout: str | None) -> float | None:
+    """What ``--timeout`` says. Raises: InvalidArgument."""
+    return None if timeout is None else duration_s(timeout, field="timeout")
 
 
 def pairs(entries: Sequence[str] | None, *, option: str) -> dict[str, str]:

@@ -13,36 +13,25 @@ from typing import Any
 import typer
 
 from torpor.apps.cli import exits
+from torpor.apps.settings import SETTINGS, Setting
 from torpor.domain.errors import TorporError
 
 WIDTH = 100
 REGENERATE = "python -m torpor.apps.cli.reference"
 
-SETTINGS = (
-    ("`TORPOR_HOME`", "`--home`", "`~/.torpor`", "the data folder, made with mode 0700"),
-    ("`TORPOR_API_URL`", "`--api-url`", "the home's running server, else `http://127.0.0.1:7780`", "the server"),
-    ("`TORPOR_API_KEY`", "none: a flag would show in `ps`", "`api.key` in the home", "the key, at least 20 characters"),
-    (
-        "`TORPOR_STORE_URL`",
-        "none",
-        "`store` in the home",
-        "where snapshots lie: `file:///FOLDER` or `s3://BUCKET/PREFIX`",
-    ),
-    ("`TORPOR_KEYS_DIR`", "none", "`keys` in the home", "KEKs and secrets: kept apart from the store and its backups"),
-    ("`TORPOR_CACHE_BYTES`", "none", "4294967296", "bound of this node's copies of a remote store; 0 for none"),
-)
-
-
 HEAD = """\
 # The command line
 
 Results are on stdout, everything else on stderr. A session's id or name is accepted anywhere. `--json` prints JSON, and
-errors as JSON `{code, message, details}` on stderr. `code`, `sh`, `exec` and `cp` wake a paused session and say so on
-stderr.
+errors as JSON `{code, message, details}` on stderr. `code`, `sh`, `exec`, `cp`, `port` and `shell` wake a paused
+session and say so on stderr.
 
 ## Settings
 
-A flag, given before the command, wins over the environment, and that over the default.
+A flag, given before the command, wins over the environment, that over `torpor.toml` in the current folder, that over
+`torpor.toml` in the home, and that over the default. `torpor config show` says what holds and who said it. The file is
+a line for each setting, by the names in the last column: `warm_bytes = 2147483648`. The key belongs into no such file,
+and the home's own file cannot say where the home is.
 """
 
 KEY = """\
@@ -83,7 +72,11 @@ def cli_markdown() -> str:
     from torpor.apps.cli.main import app  # noqa: PLC0415 - main imports every command; this module is read without them
 
     command: Any = typer.main.get_command(app)
-    settings = _table(("Environment", "Flag", "Default", "What"), SETTINGS)
+    rows = [
+        (f"`{one.variable}`", f"`{one.flag}`" if one.flag else "none", one.default, one.what, _toml(one))
+        for one in SETTINGS
+    ]
+    settings = _table(("Environment", "Flag", "Default", "What", "In torpor.toml"), rows)
     codes = _table(("Code", "Meaning"), [(f"{code}", meaning) for code, meaning in exits.MEANINGS.items()])
     context = typer.Context(command, info_name="torpor", terminal_width=WIDTH, **command.context_settings)
     commands = _commands(command, context)
@@ -111,6 +104,10 @@ def _commands(command: Any, context: Any) -> list[str]:  # noqa: ANN401 - typer 
     for name, child in getattr(command, "commands", {}).items():
         text += _commands(child, typer.Context(child, parent=context, info_name=name, terminal_width=WIDTH))
     return text
+
+
+def _toml(setting: Setting) -> str:
+    return f"`{setting.name}`" if setting.places else "no"
 
 
 def _summary(cls: type[TorporError]) -> str:

@@ -14,7 +14,7 @@ import typer
 
 from torpor.apps.cli import screen
 from torpor.apps.cli.options import AsJson, configured, examples
-from torpor.apps.config import DEFAULT_HOST, DEFAULT_PORT, Config
+from torpor.apps.config import Config
 from torpor.domain.errors import TorporError, Unavailable
 
 START_TIMEOUT_S = 300.0  # a start after a crash reconciles every session that was not at rest
@@ -31,13 +31,23 @@ def add_to(app: typer.Typer) -> None:
 def up(
     context: typer.Context,
     *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 takes any free port.")] = DEFAULT_PORT,
-    host: Annotated[
-        str,
+    port: Annotated[
+        int | None,
         typer.Option(
-            help="Where to listen. Other than loopback only if a key was set before (TORPOR_API_KEY, api.key)."
+            min=0,
+            max=65535,
+            help="Where to listen; 0 takes any free port. Default: $TORPOR_PORT, else 7780.",
+            show_default=False,
         ),
-    ] = DEFAULT_HOST,
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to listen. Other than loopback only if a key was set before (TORPOR_API_KEY, api.key). "
+            "Default: $TORPOR_HOST, else 127.0.0.1.",
+            show_default=False,
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return once it answers; it logs to server.log.")
     ] = False,
@@ -49,11 +59,12 @@ def up(
     One server owns a home. Ctrl-C, SIGTERM and `torpor down` stop it gracefully.
     """
     config = configured(context)
+    at, number = host or config.host, config.port if port is None else port
     if detach:
-        _tell(_launch(config, host, port, quiet=as_json), as_json=as_json)
+        _tell(_launch(config, at, number, quiet=as_json), as_json=as_json)
         return
     try:
-        _serve(config, host, port, ready_fd=ready_fd, as_json=as_json)
+        _serve(config, at, number, ready_fd=ready_fd, as_json=as_json)
     except TorporError as error:
         _tell_parent(ready_fd, {"code": error.code, "message": error.message, "details": error.details})
         raise

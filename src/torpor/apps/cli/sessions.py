@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from torpor.apps.cli import exits, screen
+from torpor.apps.cli import clocks, exits, screen
+from torpor.apps.cli.amounts import size_bytes
 from torpor.apps.cli.options import AsJson, Ref, connected, examples, pairs
 from torpor.domain.errors import TorporError
 from torpor.domain.session import Persistence
@@ -28,6 +29,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "torpor create",
             "torpor create --template data --name analysis --metadata user=ann --env TZ=UTC",
+            "torpor create --name analysis --get-or-create --idle 10m --ttl 7d --retention 90d",
             "torpor create --json",
         )
     )(create)
@@ -57,15 +59,44 @@ def create(
         typer.Option(metavar="K=V", help="An environment variable inside; may be repeated.", show_default=False),
     ] = None,
     persistence: Annotated[Persistence, typer.Option(help="What survives a pause.")] = Persistence.MEMORY,
+    get_or_create: Annotated[
+        bool, typer.Option("--get-or-create", help="If one of that name exists, print its id instead.")
+    ] = False,
+    cpus: Annotated[
+        float | None, typer.Option(help="Must be the template's. Default: the template's.", show_default=False)
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Must be the template's. Default: the template's.", show_default=False),
+    ] = None,
+    disk: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Must be the template's. Default: the template's.", show_default=False),
+    ] = None,
+    idle: clocks.Idle = None,
+    timeout: clocks.RunTime = None,
+    timeout_action: clocks.Action = None,
+    ttl: clocks.Ttl = None,
+    retention: clocks.Retention = None,
+    on_resume: clocks.Return = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a session. It runs on return; its id is printed."""
+    """Create a session. It runs on return; its id is printed.
+
+    Its limits are those its template was captured with; asking for others is refused, not ignored.
+    """
+    durations = {"idle": idle, "timeout": timeout, "ttl": ttl, "retention": retention}
     request: dict[str, Any] = {
         "template": template,
         "name": name,
         "persistence": persistence.value,
+        "get_or_create": get_or_create,
         "metadata": pairs(metadata, option="--metadata"),
         "env": pairs(env, option="--env"),
+        **({} if cpus is None else {"cpus": cpus}),
+        **({} if memory is None else {"memory_bytes": size_bytes(memory, field="memory")}),
+        **({} if disk is None else {"disk_bytes": size_bytes(disk, field="disk")}),
+        **clocks.given(durations, action=timeout_action, back=on_resume),
     }
     with connected(context) as client, screen.waiting(f"creating a session of {template}", quiet=as_json):
         session = client.create(**request)
@@ -102,7 +133,7 @@ def inspect(context: typer.Context, ref: Ref, *, as_json: AsJson = False) -> Non
         screen.emit(session)
         return
     for name, value in _lines(session):
-        screen.say(f"{name:<15} {value}")
+        screen.say(f"{name:<22} {value}")
 
 
 def pause(
@@ -195,6 +226,13 @@ def _lines(session: screen.JSON) -> list[tuple[str, str]]:
         ("memory now", screen.size(session["memory_bytes"] or 0)),
         ("limits", f"{limits['cpus']:g} CPUs, {limits['pids_max']} processes, {memory} of memory, {disk} of disk"),
     ]
+    lines.append(("clocks", clocks.summary(session)))
+    if session["awake_because"]:
+        lines.append(("awake because", "; ".join(session["awake_because"])))
+    if session["expires_at"]:
+        lines.append(("expires", session["expires_at"]))
+    if session["forked_from"]:
+        lines.append(("forked from", session["forked_from"]))
     if snapshot := session["snapshot"]:
         sizes = f"{screen.size(snapshot['new_bytes'])} new of {screen.size(snapshot['image_bytes'])}"
         lines.append(("snapshot", f"number {snapshot['sequence']} of {snapshot['instant']}, {sizes}"))
@@ -206,6 +244,9 @@ def _lines(session: screen.JSON) -> list[tuple[str, str]]:
         lines.append(("env", ", ".join(session["env_names"])))
     if session["last_error"]:
         lines.append(("last error", session["last_error"]))
+    for moment in session["timeline"]:
+        reason = f" ({moment['reason']})" if moment["reason"] else ""
+        lines.append((f"  {moment['at'][:19]}Z", f"{moment['status']}: {moment['event']}{reason}"))
     return lines
 
 

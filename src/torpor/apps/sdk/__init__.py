@@ -1,7 +1,7 @@
 """The Python client: ``torpor.Client`` and ``torpor.AsyncClient``. Needs httpx and nothing of the server."""
 
 from torpor.apps.sdk.aio import AsyncClient, AsyncFiles, AsyncSession
-from torpor.apps.sdk.results import CodeError, Result, Resumed, SessionInfo, Token
+from torpor.apps.sdk.results import CodeError, FileInfo, Result, Resumed, SessionInfo, Token
 from torpor.apps.sdk.sync import Client, Files, Session
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "AsyncSession",
     "Client",
     "CodeError",
+    "FileInfo",
     "Files",
     "Result",
     "Resumed",

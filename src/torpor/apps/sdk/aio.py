@@ -14,7 +14,7 @@ import httpx
 from torpor.apps.sdk import answers, calls
 from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
 from torpor.apps.sdk.options import Clocks, CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
-from torpor.apps.sdk.results import Gathering, Result, SessionInfo, Token
+from torpor.apps.sdk.results import FileInfo, Gathering, Result, SessionInfo, Token
 from torpor.apps.sdk.sync import pieces_of
 
 JSON = dict[str, Any]
@@ -241,6 +241,34 @@ class AsyncFiles:
     def stream(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """See ``Files``."""
         return self._transport.read(calls.read_file(self._ref, path))
+
+    async def list(self, path: str) -> AsyncIterator[FileInfo]:
+        """See ``Files``."""
+        cursor: str | None = None
+        while True:
+            page = await self._transport.json(calls.list_files(self._ref, path, cursor))
+            for said in page["entries"]:
+                yield FileInfo.of(said)
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+    async def stat(self, path: str) -> FileInfo:
+        """See ``Files``."""
+        return FileInfo.of(await self._transport.json(calls.stat_file(self._ref, path)))
+
+    async def make_directory(self, path: str, *, mode: int = 0o755, user: str | None = None) -> bool:
+        """See ``Files``."""
+        said = await self._transport.json(calls.make_directory(self._ref, path, mode=mode, user=user))
+        return bool(said["made"])
+
+    async def move(self, path: str, to: str) -> None:
+        """See ``Files``."""
+        await self._transport.json(calls.move_file(self._ref, path, to))
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """See ``Files``."""
+        await self._transport.json(calls.remove_file(self._ref, path, recursive=recursive))
 
     async def write(
         self, path: str, data: bytes | str | Iterable[bytes] | AsyncIterable[bytes], *, mode: int = 0o644

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,6 +53,34 @@ def broken(url: str, error: Exception) -> Unavailable:
     return Unavailable(
         f"the connection to {url} broke: {error}; `torpor ls` shows what holds, then repeat", url=url, retry_after_s=1.0
     )
+
+
+class EventReader:
+    """Bytes of server-sent events in, in any pieces; their names and JSON out. An ``error`` event is raised."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[str, JSON]]:
+        """The events that ``data`` completes. Raises: the error that ended the stream."""
+        self._held += data
+        *whole, rest = bytes(self._held).split(b"\n\n")
+        self._held = bytearray(rest)
+        found: list[tuple[str, JSON]] = []
+        for text in whole:
+            fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if line and not line.startswith(b":"))
+            if not fields:
+                continue
+            name, said = fields[b"event"].decode(), json.loads(fields[b"data"])
+            if name == "error":
+                raise error_of(said)
+            found.append((name, said))
+        return found
+
+
+def data_of(said: Mapping[str, Any]) -> bytes:
+    """The bytes of ``{text}`` or ``{base64}``."""
+    return base64.b64decode(said["base64"]) if "base64" in said else str(said["text"]).encode()
 
 
 class BurstReader:

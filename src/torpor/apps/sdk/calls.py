@@ -152,6 +152,48 @@ def write_file(ref: str, path: str, *, mode: int = 0o644) -> Call:
     return Call("PUT", f"{of(ref)}/files", {"path": path, "mode": f"{mode:o}"})
 
 
+def list_files(ref: str, path: str, cursor: str | None = None) -> Call:
+    """A page of a directory."""
+    return Call("GET", f"{of(ref)}/files/list", {"path": path} | ({"cursor": cursor} if cursor else {}))
+
+
+def stat_file(ref: str, path: str) -> Call:
+    """What a path names."""
+    return Call("GET", f"{of(ref)}/files/stat", {"path": path})
+
+
+def make_directory(ref: str, path: str, *, mode: int = 0o755, user: str | None = None) -> Call:
+    """A directory with its parents."""
+    body = _given({"path": path, "mode": f"{mode:o}", "user": user})
+    return Call("POST", f"{of(ref)}/files/directories", body=body)
+
+
+def move_file(ref: str, path: str, to: str) -> Call:
+    """Rename."""
+    return Call("POST", f"{of(ref)}/files/move", body={"path": path, "to": to})
+
+
+def remove_file(ref: str, path: str, *, recursive: bool = False) -> Call:
+    """Remove a file, link or directory."""
+    return Call("DELETE", f"{of(ref)}/files", {"path": path, "recursive": "true" if recursive else "false"})
+
+
+def processes(ref: str) -> Call:
+    """What was started inside."""
+    return Call("GET", f"{of(ref)}/processes")
+
+
+def send_signal(ref: str, pid: int, number: int, *, group: bool = False) -> Call:
+    """A signal for a process."""
+    return Call("POST", f"{of(ref)}/processes/{pid}/signal", body={"signal": number, "group": group})
+
+
+def logs(ref: str, *, source: str | None = None, follow: bool = False, from_sequence: int = 0) -> Call:
+    """The log of the inside; answered as server-sent events."""
+    query = {"follow": "true" if follow else "false", "from_sequence": str(from_sequence)}
+    return Call("GET", f"{of(ref)}/logs", query | ({"source": source} if source else {}))
+
+
 def of(ref: str) -> str:
     """A session's path. Raises: NotFound for what no session can be called."""
     if not ref or ref in {".", ".."} or "/" in ref:

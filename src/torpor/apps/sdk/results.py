@@ -153,6 +153,26 @@ class Token:
         return cls(said["token"], said["session"], datetime.fromisoformat(said["expires_at"]))
 
 
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """What a path names. ``kind``: file, directory, symlink, other. ``mode``: permission bits. ``target``: a link's."""
+
+    path: str
+    kind: str
+    size_bytes: int
+    mode: int
+    owner: str
+    group: str
+    modified_at: datetime
+    target: str | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> FileInfo:
+        """Of the API's JSON."""
+        given = {**said, "mode": int(said["mode"], 8), "modified_at": datetime.fromisoformat(said["modified_at"])}
+        return cls(**{name: given[name] for name in cls.__slots__})
+
+
 class Gathering:
     """Keeps a burst's output, and says whom to call with each piece."""
 

@@ -13,7 +13,7 @@ import httpx
 from torpor.apps.sdk import answers, calls
 from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
 from torpor.apps.sdk.options import Clocks, CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
-from torpor.apps.sdk.results import Gathering, Result, SessionInfo, Token
+from torpor.apps.sdk.results import FileInfo, Gathering, Result, SessionInfo, Token
 
 JSON = dict[str, Any]
 PIECE_BYTES = 256 * 1024
@@ -56,6 +56,13 @@ class Transport:
                 for stream, piece in reader.feed(data):
                     on_piece(stream, piece)
         return reader.outcome()
+
+    def events(self, call: calls.Call) -> Iterator[tuple[str, JSON]]:
+        """Server-sent events, by name. Raises: the error that one of them tells of."""
+        reader = answers.EventReader()
+        with self._streamed(call) as said:
+            for data in said.iter_raw():
+                yield from reader.feed(data)
 
     @contextmanager
     def read(self, call: calls.Call) -> Iterator[tuple[Iterator[bytes], bool]]:
@@ -243,6 +250,34 @@ class Files:
     def stream(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
         """A file's bytes, of any size, piece by piece."""
         return self._streaming(path)
+
+    def list(self, path: str) -> Iterator[FileInfo]:
+        """A directory's entries, in order of names."""
+        cursor: str | None = None
+        while True:
+            page = self._transport.json(calls.list_files(self._ref, path, cursor))
+            for said in page["entries"]:
+                yield FileInfo.of(said)
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+    def stat(self, path: str) -> FileInfo:
+        """What a path names; links are not followed. Raises: NotFound."""
+        return FileInfo.of(self._transport.json(calls.stat_file(self._ref, path)))
+
+    def make_directory(self, path: str, *, mode: int = 0o755, user: str | None = None) -> bool:
+        """Make a directory with its parents; False if it was there."""
+        said = self._transport.json(calls.make_directory(self._ref, path, mode=mode, user=user))
+        return bool(said["made"])
+
+    def move(self, path: str, to: str) -> None:
+        """Rename, over a file that is there."""
+        self._transport.json(calls.move_file(self._ref, path, to))
+
+    def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file, a link or a directory, with what is in it if ``recursive``."""
+        self._transport.json(calls.remove_file(self._ref, path, recursive=recursive))
 
     def write(self, path: str, data: bytes | str | Iterable[bytes], *, mode: int = 0o644) -> int:
         """Write a whole file; parents are made, an old file is replaced at once or not at all. Its size in bytes."""
