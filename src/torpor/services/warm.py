@@ -138,13 +138,15 @@ class Warm:
         await self.shrink(0)
 
     async def shrink(self, to_bytes: int) -> int:
-        """Destroy the longest kept until at most ``to_bytes`` are held, and what earlier could not be destroyed.
+        """Destroy the longest kept until at most ``to_bytes`` are held, then what earlier could not be destroyed.
 
         Returns: bytes that were given back.
         """
         before_bytes = self.bytes_held
-        await self._destroy(tuple(self._doomed.values()))
-        await self._destroy(self._doom(oldest_for(self.bytes_held - to_bytes, self._kept.values())))
+        stuck = tuple(self._doomed.values())
+        await self._destroy(self._doom(oldest_for(before_bytes - to_bytes, self._kept.values())))
+        if self.bytes_held > to_bytes:  # only now: each may take as long as patience lasts
+            await self._destroy(stuck)
         return max(0, before_bytes - self.bytes_held)
 
     async def give_back(self, wanted_bytes: int) -> int:
@@ -153,13 +155,15 @@ class Warm:
 
     async def _has_made_room(self) -> bool:
         """Drop what has to go for those that enter; False, with nothing dropped, if that would not be enough."""
-        if self.bytes_held > self._budget_bytes:
+        if self._excess_bytes() > sum(one.size_bytes for one in self._kept.values()):
             await self._destroy(tuple(self._doomed.values()))
-        excess_bytes = self.bytes_held - self._budget_bytes
-        if excess_bytes > sum(one.size_bytes for one in self._kept.values()):
+        if self._excess_bytes() > sum(one.size_bytes for one in self._kept.values()):
             return False
-        await self._destroy(self._doom(oldest_for(excess_bytes, self._kept.values())))
-        return self.bytes_held <= self._budget_bytes
+        await self._destroy(self._doom(oldest_for(self._excess_bytes(), self._kept.values())))
+        return self._excess_bytes() <= 0
+
+    def _excess_bytes(self) -> int:
+        return self.bytes_held - self._budget_bytes
 
     async def _is_frozen(self, kept: Kept) -> bool:
         try:
@@ -181,12 +185,14 @@ class Warm:
         return doomed
 
     async def _destroy(self, doomed: Iterable[Kept]) -> None:
-        for one in doomed:
-            async with one.destroying:  # an engine takes one call at a time for one instance
-                if one.live.instance in self._doomed:
-                    await self._destroy_one(one)
+        await asyncio.gather(*(self._destroy_one(one) for one in doomed))
 
     async def _destroy_one(self, one: Kept) -> None:
+        async with one.destroying:  # an engine takes one call at a time for one instance
+            if one.live.instance in self._doomed:
+                await self._destroy_doomed(one)
+
+    async def _destroy_doomed(self, one: Kept) -> None:
         try:
             await one.live.guest.close()
             await destroy_surely(one.live.engine, one.live.instance)
