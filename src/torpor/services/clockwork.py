@@ -72,12 +72,15 @@ class Clockwork:
         """Sample instances whose totals are worth a look, and pause those that are idle."""
         now_s = self._clock.monotonic_s()
         for session, runtime in self._runtimes.watched():
-            if runtime.idle_s is None or runtime.live is None or runtime.owner is None:
+            window_s, live, owner = runtime.idle_s, runtime.live, runtime.owner
+            if window_s is None or live is None or owner is None:
                 continue
-            if runtime.activity.sample_due(now_s, window_s=runtime.idle_s):
-                await self._sample(session, runtime, runtime.live, runtime.idle_s)
-            if verdict(runtime.activity, now_s, window_s=runtime.idle_s).idle:
-                pause = partial(self._sessions.pause, runtime.owner, session, wait=None, reason=IDLE)
+            if runtime.activity.sample_due(now_s, window_s=window_s):
+                await self._sample(session, runtime, live, window_s)
+            if runtime.live is not live or runtime.idle_s != window_s:
+                continue  # changed while the sample was taken
+            if verdict(runtime.activity, now_s, window_s=window_s).idle:
+                pause = partial(self._sessions.pause, owner, session, wait=None, reason=IDLE)
                 self._begin(session, pause)
 
     async def _sample(self, session: SessionId, runtime: Runtime, live: Live, window_s: float) -> None:

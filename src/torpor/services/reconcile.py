@@ -141,9 +141,14 @@ class Reconciler:
             return
         self._runtimes.of(session.id).attach(live, session, now_s=self._clock.monotonic_s())
         record = session
-        if parked:
-            await self._fail(session, "the server stopped while it was captured")
-            record = await self._catalog.get(session.tenant, session.id)
+        try:
+            if parked:
+                await self._fail(session, "the server stopped while it was captured")
+                record = await self._catalog.get(session.tenant, session.id)
+        except TorporError:
+            self._runtimes.of(session.id).live = None
+            await live.guest.close()  # the next try opens a channel of its own, and two readers would share one answer
+            raise
         # Whatever the record says: a server that died after it stored ``running`` has left the guest parked.
         await self._driver.go_on(record, live)
         reattached = self._runtimes.of(session.id).live is live
