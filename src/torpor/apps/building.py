@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,4 +151,8 @@ class Workshop:
         return found
 
     async def _remove_rootfs(self, digest: str) -> None:
-        await asyncio.to_thread(remove_tree, self.templates_dir.resolve() / digest)
+        folder = self.templates_dir.resolve()
+        going = folder / f".building-gone-{digest[:12]}"  # what is left of it, the next build removes
+        with contextlib.suppress(FileNotFoundError):
+            (folder / digest).rename(going)
+            await asyncio.to_thread(remove_tree, going)

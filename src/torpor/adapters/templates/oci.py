@@ -84,7 +84,8 @@ async def oci_ground(archive: Path) -> Ground:
 
 async def lay_tar(place: Place, tar: Path) -> None:
     """Lay a tar (a container layer, or a filesystem part) over the place's tree."""
-    program = (sys.executable, "-m", unpack.__name__, str(place.root), str(tar))
+    # By its path, not as a module: it needs nothing of the package.
+    program = (sys.executable, "-P", "-B", unpack.__file__, str(place.root), str(tar))
     await run(mounted_argv(place.root, place.options, program), place.log, shown=("unpack", tar.name))
 
 

@@ -1,6 +1,6 @@
 """Lay a tar over a tree: a program of its own, which locks itself into the tree before it reads the first name.
 
-``python -m torpor.adapters.templates.unpack ROOT TAR``: the tar may be plain or compressed by gzip, bzip2, xz or zstd.
+``python unpack.py ROOT TAR``: the tar may be plain or compressed by gzip, bzip2, xz or zstd.
 Removals are understood in both spellings: container layers' ``.wh.NAME`` and ``.wh..wh..opq``, and overlays' character
 devices 0/0 and attribute ``trusted.overlay.opaque``. Device nodes are refused: none belongs into a sandbox.
 
@@ -28,19 +28,34 @@ _SKIPPED_TOPS = frozenset({"dev", "proc", "sys"})
 def lay_over(archive: tarfile.TarFile, root: str = "/") -> None:
     """Lay the members over ``root``, in order. Raises: OSError, tarfile.TarError."""
     made: list[tarfile.TarInfo] = []
+    gone: set[str] = set()
     for member in archive:
-        parts = [part for part in member.name.split("/") if part not in {"", "."}]
-        if ".." in parts:
-            raise tarfile.TarError(f"the name {member.name!r} leads upwards")
+        parts = _parts(member.name)
         if not parts or parts[0] in _SKIPPED_TOPS:
             continue
         member.name = "/".join(parts)
+        if _is_removal(member) or (member.islnk() and "/".join(_parts(member.linkname)) in gone):
+            # gVisor's whiteouts share an inode, and so all but the first are written as links to it.
+            gone.add(member.name)
+            _remove(os.path.join(root, member.name))
+            continue
         _lay_one(archive, member, root)
         if member.isdir():
             made.append(member)
     for folder in reversed(made):  # filling a folder has changed its time
         with contextlib.suppress(OSError):
             os.utime(os.path.join(root, folder.name), (folder.mtime, folder.mtime))
+
+
+def _parts(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    if ".." in parts:
+        raise tarfile.TarError(f"the name {name!r} leads upwards")
+    return parts
+
+
+def _is_removal(member: tarfile.TarInfo) -> bool:
+    return member.ischr() and (member.devmajor, member.devminor) == (0, 0)
 
 
 def _lay_one(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
@@ -50,8 +65,6 @@ def _lay_one(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> No
         _empty(above)
     elif name.startswith(_WHITEOUT):
         _remove(os.path.join(above, name[len(_WHITEOUT) :]))
-    elif member.ischr() and (member.devmajor, member.devminor) == (0, 0):
-        _remove(path)
     elif member.isdev() and not member.isfifo():
         return
     else:
