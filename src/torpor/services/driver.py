@@ -225,7 +225,13 @@ class Driver:
         """Keep a captured instance in memory, if its whole state is in the store and there is room."""
         if not self._warm.enabled or session.snapshot is None or session.persistence is not Persistence.MEMORY:
             return False
-        usage = await live.engine.usage(live.instance)
+        if self._runtimes.of(session.id).activity.bursts_count:
+            return False  # whoever waits for a burst is told by the end of the channel, which a kept instance keeps
+        try:
+            usage = await live.engine.usage(live.instance)
+        except TorporError as error:
+            log.warning("not kept warm", session=session.id, code=error.code, error=error.message)
+            return False
         return await self._warm.keep(
             session.id,
             live,
