@@ -112,6 +112,7 @@ class Body:
         self._acknowledge = acknowledge
         self._received_bytes = 0
         self._taken_bytes = 0
+        self._acknowledged_bytes = 0
 
     def add(self, piece: bytes) -> None:
         """A DATA frame. A host beyond its credit is refused."""
@@ -135,7 +136,9 @@ class Body:
             if isinstance(piece, Refused):
                 raise piece
             self._taken_bytes += len(piece)
-            self._acknowledge(self._taken_bytes)
+            if self._taken_bytes - self._acknowledged_bytes >= WINDOW_BYTES // 2:  # the host never runs dry
+                self._acknowledged_bytes = self._taken_bytes
+                self._acknowledge(self._taken_bytes)
             yield piece
 
     def whole(self) -> bytes:
