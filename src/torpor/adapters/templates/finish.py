@@ -86,6 +86,7 @@ def add_torpor(root: Path, spec: TemplateSpec, *, guest_lib: Path, sources: str 
     _write(root, "/etc/hostname", "torpor\n")
     _write(root, "/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 torpor\n")
     _write(root, "/etc/torpor/resolv.conf", "")
+    _write(root, "/etc/torpor/ca-bundle.pem", "")  # mounted over: else the engine makes it, and changes the tree
     _link(root, "/etc/resolv.conf", "torpor/resolv.conf")
     _link(root, "/var/lib/dbus/machine-id", "/etc/machine-id", only_if_present=True)
     if sources is not None:
