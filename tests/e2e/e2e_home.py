@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -13,8 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from torpor.adapters.catalog.sqlite import SqliteCatalog
+from torpor.adapters.clock.system import SystemClock
+from torpor.adapters.entropy.system import SystemEntropy
+from torpor.adapters.keys.file import FileKeys
+from torpor.adapters.objects.localfs import LocalObjects
 from torpor.apps.client import Client
 from torpor.apps.config import Config, read_server_file
+from torpor.services.templates import PUBLIC_TENANT
+from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DEVELOPMENT_HOME = CHECKOUT / ".cache/home"
@@ -32,17 +40,18 @@ def eventually(condition, what):
 
 
 class Server:
-    """``torpor up`` as a process that can be killed, on one home."""
+    """``torpor up`` as a process that can be killed, on one home. ``variables``: of its environment."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **variables: str) -> None:
         self.home = home
-        self.config = Config.read({"TORPOR_HOME": str(home)})
+        self.variables = {"TORPOR_HOME": str(home), **variables}
+        self.config = Config.read(self.variables)
         self.process: subprocess.Popen[bytes] | None = None
         self.clients: list[Client] = []
 
     def start(self) -> Client:
         """Start it and wait until it answers."""
-        environment = {**os.environ, "TORPOR_HOME": str(self.home)}
+        environment = {**os.environ, **self.variables}
         with (self.home / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 (*TORPOR, "up", "--port", "0"), stdout=log, stderr=log, env=environment, start_new_session=True
@@ -54,7 +63,7 @@ class Server:
             return read_server_file(self.config.server_file).get("pid") == process.pid
 
         eventually(listening, "the server listens")
-        self.clients.append(Client.of(Config.read({"TORPOR_HOME": str(self.home)})))
+        self.clients.append(Client.of(Config.read(self.variables)))
         return self.clients[-1]
 
     def kill(self) -> None:
@@ -71,7 +80,7 @@ class Server:
 
     def command(self, *arguments: str, **options) -> subprocess.CompletedProcess[bytes]:
         """A ``torpor`` command against this server."""
-        environment = {**os.environ, "TORPOR_HOME": str(self.home)}
+        environment = {**os.environ, **self.variables}
         environment.pop("TORPOR_API_URL", None)
         return subprocess.run(
             (*TORPOR, *arguments), capture_output=True, env=environment, check=False, timeout=120, **options
@@ -103,11 +112,13 @@ def share_template(home: Path) -> None:
     home.mkdir(mode=0o700)
     for name in ("engines", "templates"):
         (home / name).symlink_to(DEVELOPMENT_HOME / name)
-    for name in ("keys", "store"):
-        for owner in (DEVELOPMENT_HOME / name).rglob("public"):
-            if owner.is_dir():
-                target = home / owner.relative_to(DEVELOPMENT_HOME)
-                shutil.copytree(owner, target)
+    shutil.copytree(DEVELOPMENT_HOME / "keys" / PUBLIC_TENANT, home / "keys" / PUBLIC_TENANT)
+    public = f"store/objects/v0/{PUBLIC_TENANT}"
+    for subject in asyncio.run(_subjects_of_templates()):
+        # By hard link: a stored object is never written again, only replaced or unlinked.
+        shutil.copytree(
+            DEVELOPMENT_HOME / public / subject, home / public / subject, copy_function=os.link, dirs_exist_ok=True
+        )
     subprocess.run(
         ("sqlite3" if shutil.which("sqlite3") else sys.executable, *_backup(home / "catalog.sqlite3")), check=True
     )
@@ -117,6 +128,24 @@ def share_template(home: Path) -> None:
             os.chmod(Path(folder) / file, 0o600)
     for part in (home / "store", home / "store/objects"):
         part.chmod(0o700)
+
+
+async def _subjects_of_templates() -> set[str]:
+    """Golden snapshots and root filesystems of the templates that names stand for now."""
+    entropy = SystemEntropy()
+    objects = LocalObjects(DEVELOPMENT_HOME / "store")
+    store = SnapshotStore(objects, FileKeys(DEVELOPMENT_HOME / "keys", entropy), entropy, SystemClock())
+    catalog = SqliteCatalog(DEVELOPMENT_HOME / "catalog.sqlite3")
+    await catalog.open()
+    subjects: set[str] = set()
+    try:
+        for template in await catalog.templates(PUBLIC_TENANT):
+            golden = SnapshotRef.from_json(template.golden)
+            meta = (await store.open(golden)).meta
+            subjects |= {golden.subject, *([str(meta["rootfs"]["subject"])] if "rootfs" in meta else [])}
+    finally:
+        await catalog.close()
+    return subjects
 
 
 def _backup(target: Path) -> tuple[str, ...]:

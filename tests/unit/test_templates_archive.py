@@ -91,3 +91,10 @@ async def test_packing_what_is_not_there_names_it(tmp_path):
     with pytest.raises(NotFound, match="not on this node"):
         await TemplateFolders(tmp_path).pack("d" * 64, tmp_path / "x")
     await asyncio.sleep(0)
+
+
+async def test_a_tree_that_was_changed_after_its_build_is_not_packed(built, tmp_path):
+    folders, digest = built
+    (folders.at(digest) / "later").touch()
+    with pytest.raises(Corrupt, match="changed after it was built"):
+        await folders.pack(digest, tmp_path / "x")

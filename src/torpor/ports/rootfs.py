@@ -25,7 +25,10 @@ class RootfsFolders(Protocol):
         ...
 
     async def pack(self, digest: str, into: Path) -> None:
-        """Write the tree as one file, the same bytes for the same tree. Raises: NotFound."""
+        """Write the tree as one file, the same bytes for the same tree.
+
+        Raises: NotFound; Corrupt if the tree no longer has its digest: it could not be unpacked anywhere.
+        """
         ...
 
     async def unpack(self, archive: Path, digest: str) -> Path:

@@ -45,6 +45,13 @@ class TemplateFolders:
         if not self.at(digest).is_dir():
             raise NotFound(f"cannot pack the root filesystem {digest[:12]}: it is not on this node", digest=digest)
         with _disk(into):
+            found = await asyncio.to_thread(digest_tree, self.at(digest))
+            if found.digest != digest:
+                raise Corrupt(
+                    f"cannot pack the root filesystem {digest[:12]}: it was changed after it was built; remove "
+                    f"{self._into / digest} and build the template again",
+                    digest=digest,
+                )
             await asyncio.to_thread(_pack, self._into / digest, into)
 
     async def unpack(self, archive: Path, digest: str) -> Path:
