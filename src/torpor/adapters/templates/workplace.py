@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from torpor.domain.errors import EngineError, StorageFull
@@ -61,8 +61,9 @@ def remove_tree(path: Path) -> None:
         raise EngineError(f"cannot remove {path}: {left[0]} is still mounted; unmount it and repeat")
     if path.is_symlink() or path.is_file():
         path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)
+    while path.exists():
+        with suppress(FileNotFoundError):  # another remover is at it too
+            shutil.rmtree(path)
 
 
 def mounts_below(path: Path) -> list[str]:
