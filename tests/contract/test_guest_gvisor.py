@@ -27,16 +27,16 @@ MIB = 1 << 20
 serial = itertools.count(1)
 
 
-def found(variable, pattern):
-    """A path named by the environment, else the newest that fits below .cache; None if there is none."""
+def found(variable, pattern, holds=""):
+    """A path named by the environment, else the newest below .cache that holds the file; None if there is none."""
     if named := os.environ.get(variable):
         return Path(named)
-    candidates = sorted((CHECKOUT / ".cache").glob(pattern), key=lambda path: path.stat().st_mtime)
-    return candidates[-1] if candidates else None
+    candidates = [path for path in (CHECKOUT / ".cache").glob(pattern) if (path / holds).exists()]
+    return max(candidates, key=lambda path: path.stat().st_mtime, default=None)
 
 
 RUNSC = found("TORPOR_TEST_RUNSC", "engines/*/runsc")
-ROOTFS = found("TORPOR_TEST_ROOTFS", "templates/*/rootfs")
+ROOTFS = found("TORPOR_TEST_ROOTFS", "templates/*/rootfs", "usr/lib/python3/dist-packages/numpy")
 LACKS = [name for name, there in (("root", os.geteuid() == 0), ("runsc", RUNSC), ("rootfs", ROOTFS)) if not there]
 
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(bool(LACKS), reason=f"needs {', '.join(LACKS)}")]
