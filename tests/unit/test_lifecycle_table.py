@@ -13,6 +13,7 @@ from torpor.domain.lifecycle import (
     RULES,
     RUN_DEADLINE,
     Accepted,
+    Adopt,
     Command,
     Create,
     Delete,
@@ -94,6 +95,8 @@ def event_of(kind: type[Event], *, generation: int = 2, operation: int = 5, sequ
             return Deleted(*numbers)
         case lifecycle.Resume:
             return Resume(allow_older=True)
+        case lifecycle.Adopt:
+            return Adopt(snapshot(0), Durability.DISK)
         case lifecycle.SetClocks:
             return SetClocks(Policy(idle_s=5.0))
         case _:
@@ -126,7 +129,7 @@ def reached_from(status: Status) -> set[Status]:
 
 @pytest.mark.parametrize(("status", "kind"), [*product(Status, EVENTS)])
 def test_every_pair_is_answered_as_the_tables_say(status: Status, kind: type[Event]) -> None:
-    record = standing(status, operation=0 if kind is Create else 5, persistence=persistence_for(kind))
+    record = standing(status, operation=0 if kind in {Adopt, Create} else 5, persistence=persistence_for(kind))
     decision = decide(record, event_of(kind), now_s=100.0)
     rule = next((rule for rule in RULES if (rule.source, rule.event) == (status, kind)), None)
     if rule is not None:
@@ -205,7 +208,9 @@ def test_a_snapshot_that_is_not_newer_is_never_taken(status: Status) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.source.value}-{rule.event.__name__}")
 def test_each_order_has_a_new_number_and_each_placement_a_new_generation(rule: lifecycle.Rule) -> None:
-    record = standing(rule.source, operation=0 if rule.event is Create else 5, persistence=persistence_for(rule.event))
+    record = standing(
+        rule.source, operation=0 if rule.event in {Adopt, Create} else 5, persistence=persistence_for(rule.event)
+    )
     changed = accepted(record, event_of(rule.event))
     places = Effect.RESTORE in rule.effects
     orders = bool(rule.effects) and (issubclass(rule.event, Command) or Effect.ERASE in rule.effects)

@@ -60,6 +60,14 @@ class Create(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class Adopt(Command):
+    """Give a new record, before its first order, the snapshot that it is a copy of."""
+
+    snapshot: SnapshotRecord
+    durability: Durability
+
+
+@dataclass(frozen=True, slots=True)
 class Pause(Command):
     """Snapshot and release. ``reason``: who wants it; for ``RUN_DEADLINE`` it must have come."""
 
@@ -190,6 +198,7 @@ S, E = Status, Effect
 
 RULES: tuple[Rule, ...] = (
     Rule(S.CREATING, Create, S.CREATING, (E.RESTORE,)),
+    Rule(S.CREATING, Adopt, S.CREATING),
     Rule(S.CREATING, Started, S.RUNNING),
     Rule(S.CREATING, OperationFailed, S.DELETING, (E.ERASE,)),
     Rule(S.CREATING, InstanceLost, S.DELETING, (E.ERASE,)),
@@ -293,6 +302,7 @@ def _refusal(session: Session, event: Event, now_s: float) -> str | None:
     lacks = isinstance(event, Resume) and session.status is S.LOST
     refusals = {
         "cannot_create_twice": isinstance(event, Create) and session.operation > 0,
+        "cannot_adopt_after_the_first_order": isinstance(event, Adopt) and session.operation > 0,
         "cannot_expire_before_a_clock_has_ended": isinstance(event, Expire) and ended not in DELETES,
         "cannot_pause_before_the_run_deadline": isinstance(event, Pause | Release)
         and event.reason == RUN_DEADLINE
@@ -307,7 +317,7 @@ def _refusal(session: Session, event: Event, now_s: float) -> str | None:
 
 
 def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Session:
-    changed = _absorb(session, event)
+    changed = _absorb(session, event) if isinstance(event, Report) else _obey(session, event)
     target = rule.target or _rests_as(changed)
     # Giving up a pause is an order too: its new number makes the late end of the capture stale.
     orders = bool(rule.effects) and (isinstance(event, Command) or E.ERASE in rule.effects)
@@ -330,7 +340,18 @@ def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Sessio
     return keep_time(_account(advanced, was=session.status, now_s=now_s), was=session.status, now_s=now_s)
 
 
-def _absorb(session: Session, event: Event) -> Session:
+def _obey(session: Session, command: Command) -> Session:
+    """What a command itself says of the record, before anything was done."""
+    match command:
+        case Adopt():
+            return replace(session, snapshot=command.snapshot, durability=command.durability)
+        case Release():
+            return replace(session, instance=None, last_error=None, last_error_code=None)
+        case _:
+            return session
+
+
+def _absorb(session: Session, event: Report) -> Session:
     """The facts that a report carries, laid into the record."""
     match event:
         case Started():
@@ -367,8 +388,6 @@ def _absorb(session: Session, event: Event) -> Session:
             return replace(
                 session, instance=None, snapshot=None, durability=None, wrapped_key="", paused_at_s=None, env={}
             )
-        case Release():
-            return replace(session, instance=None, last_error=None, last_error_code=None)
         case _:
             return session
 

@@ -13,6 +13,7 @@ import structlog
 from torpor.domain.ids import SnapshotId, TenantId, id_from_entropy
 from torpor.domain.session import SnapshotRecord
 from torpor.ports.clock import Clock
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.engine import Checkpoint
 from torpor.ports.entropy import Entropy
 from torpor.ports.staging import Staging
@@ -74,11 +75,13 @@ class Capture:
         quiesced = await live.guest.quiesce()
         if quiesced.unparked:
             log.warning("processes did not park", subject=order.subject, pids=quiesced.unparked)
+        reach(CrashPoint.CAPTURE_QUIESCED)
         instant_s = self._clock.wall_s()
         timings = {"quiesce": self._ms_since(began_s)}
         async with self._staging.folder() as folder:
             checkpoint = await live.engine.checkpoint(live.instance, folder, memory=order.memory)
             timings["stop"] = self._ms_since(began_s)
+            reach(CrashPoint.CAPTURE_CHECKPOINTED)
             timings["checkpoint"] = timings["stop"] - timings["quiesce"]
             timings |= {f"engine_{step}": took for step, took in checkpoint.timings_ms.items()}
             request = self._request(order, checkpoint, instant_s, await self._resident(order))

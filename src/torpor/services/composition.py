@@ -98,7 +98,7 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
     return Services(
         store=store,
         sessions=sessions,
-        forks=Forks(catalog, keys, store, sessions, driver, templates, origin),
+        forks=Forks(catalog, keys, store, (sessions, records, templates), driver, origin),
         templates=templates,
         reconciler=Reconciler(catalog, records, runtimes, driver, store, node),
         clockwork=Clockwork(catalog, records, runtimes, sessions, supervisor, clock),

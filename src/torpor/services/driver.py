@@ -32,6 +32,7 @@ from torpor.domain.lifecycle import (
 )
 from torpor.domain.session import Durability, Persistence, Session, Status
 from torpor.ports.clock import Clock
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.engine import InstanceStatus
 from torpor.ports.entropy import Entropy
 from torpor.ports.guest import Cause, Notice
@@ -131,6 +132,7 @@ class Driver:
         self, session: Session, blueprint: Blueprint, cause: Cause, *, source: SnapshotRef | None = None
     ) -> tuple[Session, Live, Resumption]:
         """Perform RESTORE for a stored order, and report."""
+        reach(CrashPoint.RESUME_ORDERED)
         try:
             revived = await self._revival.revive(
                 session, blueprint, lambda wall_s: self._notice(session, cause, wall_s), source=source
@@ -140,11 +142,13 @@ class Driver:
             await asyncio.shield(self._report(session, _failed(session, str(error) or repr(error), code)))
             raise
         placed = revived.placed
+        reach(CrashPoint.RESUME_READY)
         started = Started(session.generation, session.operation, placed.live.instance, placed.timings_ms)
         decided = await asyncio.shield(self._report(session, started))
         if not isinstance(decided.decision, Accepted):
             await discard(placed.live)
             raise conflict(decided.session, "placed_too_late")
+        reach(CrashPoint.RESUME_RECORDED)
         self._runtimes.of(session.id).attach(placed.live, decided.session, now_s=self._clock.monotonic_s())
         return decided.session, placed.live, self._resumption(session, cause, revived)
 
@@ -153,6 +157,7 @@ class Driver:
 
         An earlier capture that was given up may still be letting the instance go on: this one starts after its end.
         """
+        reach(CrashPoint.PAUSE_ORDERED)
         runtime = self._runtimes.of(session.id)
         earlier, runtime.capturing = runtime.capturing, Capturing()
         work = self._capture_and_report(session, blueprint, runtime.capturing, earlier)
@@ -190,9 +195,11 @@ class Driver:
         """Report how a capture ended, and do with the parked instance what the lifecycle then says."""
         decided = await self._report(session, outcome)
         if _has(decided, Effect.RELEASE):
+            reach(CrashPoint.COMMIT_RECORD)
             self._runtimes.of(session.id).live = None
             if not await self._kept_warm(decided.session, live):
                 await self._release(session, live)
+                reach(CrashPoint.RELEASE_DONE)
         elif decided.session.status in {Status.RUNNING, Status.PAUSING}:  # pausing: a next capture waits for us
             await self.go_on(decided.session, live)
 
@@ -304,11 +311,13 @@ class Driver:
         decided = await self._records.apply(session.tenant, session.id, Delete())
         if decided.session.status is Status.DELETED:
             return decided.session
+        reach(CrashPoint.DELETE_ORDERED)
         runtime = self._runtimes.of(session.id)
         live, runtime.live = runtime.live, None
         if live is not None and (error := await discard(live)) is not None:
             raise error
         await self._warm.drop(session.id)
+        reach(CrashPoint.DELETE_INSTANCE_GONE)
         await self._store.delete_subject(session.tenant, session.id)
         record = decided.session
         done = await self._report(record, Deleted(record.generation, record.operation))

@@ -12,14 +12,17 @@ from dataclasses import replace
 
 from torpor.domain.errors import Conflict, TorporError, Unsupported
 from torpor.domain.ids import SessionId, SnapshotId, TenantId, id_from_entropy
+from torpor.domain.lifecycle import Adopt
 from torpor.domain.session import Persistence, Session, SnapshotRecord, Status
 from torpor.ports.catalog import Catalog
 from torpor.ports.clock import Clock
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
 from torpor.services.blueprint import Blueprint
 from torpor.services.checks import check_fork, name_taken
 from torpor.services.driver import Driver, session_meta
+from torpor.services.records import Records
 from torpor.services.requests import ForkRequest, Resumption
 from torpor.services.sessions import Sessions
 from torpor.services.templates import Templates
@@ -37,17 +40,15 @@ class Forks:
         catalog: Catalog,
         keys: KeyStore,
         store: SnapshotStore,
-        sessions: Sessions,
+        work: tuple[Sessions, Records, Templates],
         driver: Driver,
-        templates: Templates,
         origin: tuple[Clock, Entropy],
     ) -> None:
         self._catalog = catalog
         self._keys = keys
         self._store = store
-        self._sessions = sessions
+        self._sessions, self._records, self._templates = work
         self._driver = driver
-        self._templates = templates
         self._clock, self._entropy = origin
 
     async def fork(self, tenant: TenantId, ref: str, request: ForkRequest) -> tuple[Forked, ...]:
@@ -88,34 +89,43 @@ class Forks:
     ) -> Forked:
         session = self._record(source, name, request)
         key = await self._keys.create(session.tenant, session.id)
+        record = replace(session, wrapped_key=base64.b64encode(key.wrapped).decode())
         try:
-            stored = await self._store.fork(
-                StoreForkRequest(
-                    source=SnapshotRef.from_json(snapshot.ref),
-                    tenant=session.tenant,
-                    subject=session.id,
-                    snapshot=SnapshotId(id_from_entropy(self._entropy.bytes(20))),
-                    sequence=0,  # before its first operation
-                    wrapped_key=key.wrapped,
-                    meta=session_meta(session),
-                )
-            )
-            copied = SnapshotRecord(
-                ref=stored.ref.to_json(),
-                sequence=0,
-                instant_s=snapshot.instant_s,
-                image_bytes=stored.image_bytes,
-                new_bytes=stored.new_bytes,
-            )
-            wrapped_key = base64.b64encode(key.wrapped).decode()
-            record = replace(session, wrapped_key=wrapped_key, snapshot=copied, durability=self._driver.durability)
-            inserted = await self._catalog.insert(record)
-        except TorporError as error:
-            await self._store.delete_subject(session.tenant, session.id)
-            if isinstance(error, Conflict) and name is not None:
-                raise name_taken(name) from error
+            await self._catalog.insert(record)  # first: what a crash leaves of it has an owner who will be erased
+        except Conflict as error:
+            await self._keys.destroy(session.tenant, session.id)
+            raise name_taken(str(name)) from error
+        reach(CrashPoint.FORK_INSERTED)
+        try:
+            copied = await self._copied(session, snapshot, key.wrapped)
+        except TorporError:
+            await self._sessions.delete(session.tenant, session.id)
             raise
-        return await self._driver.create(inserted, blueprint, source=SnapshotRef.from_json(snapshot.ref))
+        reach(CrashPoint.FORK_STORED)
+        adopted = await self._records.apply(session.tenant, session.id, Adopt(copied, self._driver.durability))
+        reach(CrashPoint.FORK_RECORDED)
+        return await self._driver.create(adopted.session, blueprint, source=SnapshotRef.from_json(snapshot.ref))
+
+    async def _copied(self, session: Session, snapshot: SnapshotRecord, wrapped_key: bytes) -> SnapshotRecord:
+        """The source's snapshot as the fork's own."""
+        stored = await self._store.fork(
+            StoreForkRequest(
+                source=SnapshotRef.from_json(snapshot.ref),
+                tenant=session.tenant,
+                subject=session.id,
+                snapshot=SnapshotId(id_from_entropy(self._entropy.bytes(20))),
+                sequence=0,  # before its first operation
+                wrapped_key=wrapped_key,
+                meta=session_meta(session),
+            )
+        )
+        return SnapshotRecord(
+            ref=stored.ref.to_json(),
+            sequence=0,
+            instant_s=snapshot.instant_s,
+            image_bytes=stored.image_bytes,
+            new_bytes=stored.new_bytes,
+        )
 
     def _record(self, source: Session, name: str | None, request: ForkRequest) -> Session:
         """A new life with the source's settings. A hard deadline is inherited: a fork must not outlive a stated end."""

@@ -12,6 +12,7 @@ from typing import Any
 from torpor.domain.errors import DeadlineExceeded, EngineError, GuestError, NotFound, TorporError, Unsupported
 from torpor.domain.ids import InstanceId
 from torpor.ports.clock import Clock
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.engine import Engine, InstanceShape
 from torpor.ports.guest import GuestDialer, Notice, ReadyReport
 from torpor.ports.staging import Staging
@@ -135,6 +136,7 @@ class Placement:
         async def fetch() -> Fetched:
             fetched = await stack.enter_async_context(self._images.memory(ref, manifest))
             timings["fetch"] = self._ms_since(began_s)
+            reach(CrashPoint.RESUME_FETCHED)
             timings.update(fetched.timings_ms)
             return fetched
 
@@ -166,6 +168,7 @@ class Placement:
             except TimeoutError as error:
                 raise DeadlineExceeded(f"cannot restore: no answer within {RESTORE_TIMEOUT_S} s") from error
             timings["restore"] = self._ms_since(began_s)
+            reach(CrashPoint.RESUME_RESTORED)
             notice = notice_at(self._clock.wall_s())
             ready = await guest.proceed(notice)
         except BaseException:

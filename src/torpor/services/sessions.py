@@ -34,6 +34,7 @@ from torpor.domain.lifecycle import (
 from torpor.domain.session import Durability, Persistence, Session, Status
 from torpor.ports.catalog import Catalog, Page
 from torpor.ports.clock import Clock
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.entropy import Entropy
 from torpor.ports.guest import BurstResult, Guest, OnOutput, Output, ProcessSpec
 from torpor.ports.keys import KeyStore
@@ -95,11 +96,13 @@ class Sessions:
         if request.name is not None and await self._catalog.find(tenant, request.name) is not None:
             raise name_taken(request.name)
         key = await self._keys.create(tenant, session.id)
+        reach(CrashPoint.CREATE_KEY_MADE)
         try:
             stored = await self._catalog.insert(replace(session, wrapped_key=base64.b64encode(key.wrapped).decode()))
         except Conflict as error:
             await self._keys.destroy(tenant, session.id)
             raise name_taken(str(request.name)) from error
+        reach(CrashPoint.CREATE_INSERTED)
         return await self._driver.create(stored, blueprint)
 
     async def get(self, tenant: TenantId, ref: str) -> Session:

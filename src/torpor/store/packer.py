@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torpor.domain.ids import TenantId, id_from_entropy
 from torpor.domain.snapshot import PackRef
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.entropy import Entropy
 from torpor.ports.objects import ObjectStore
 from torpor.store.draft import Draft, NewChunk
@@ -58,6 +59,7 @@ class Packer:
             sealed.clear()  # the pack holds them now: two slow uploads would keep 32 MiB twice
             self.started.append(pack_key(pack))
             await self._objects.put(pack_key(pack), data)
+            reach(CrashPoint.UPLOAD_PACK)
             self.stored_bytes += len(data)
         finally:
             self._slots.release()

@@ -19,6 +19,7 @@ import blake3
 
 from torpor.domain.errors import InvalidArgument, TorporError, Unavailable
 from torpor.domain.snapshot import Extent, Lender, Manifest, ManifestHeader, Part, SnapshotRef
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.store.draft import Draft, HashedChunk, NewChunk
 from torpor.store.format.chunker import CUT_KEY_BYTES, Cutter, Piece
 from torpor.store.format.envelope import Sealer
@@ -104,7 +105,9 @@ class _Attempt:
         ref, data = await asyncio.to_thread(self._encode, data_key)
         self._manifest_key = manifest_key(ref)
         await self._outside.objects.put(self._manifest_key, data)
+        reach(CrashPoint.UPLOAD_MANIFEST)
         pointer_bytes = await self._outside.heads.advance(ref)
+        reach(CrashPoint.COMMIT_HEAD)
         self.new_bytes = self._packer.stored_bytes + len(data) + pointer_bytes
         self._watch.add("durable", self._outside.clock.monotonic_s() - ended_s)
         return ref
@@ -128,6 +131,7 @@ class _Attempt:
         async def take(hashed: Sequence[HashedChunk]) -> None:
             fresh = self.draft.place(hashed, granule_bytes=source.granule_bytes, into=extents)
             for sealed in await sealing.push(fresh) if fresh else ():
+                reach(CrashPoint.SEAL_FIRST_CHUNKS)
                 await self._packer.add(sealed, draft=self.draft, group=uploads)
 
         with _Windows(source) as windows, self._held_pages(source) as held:
