@@ -28,7 +28,7 @@ test: setup gates ## everything, the real engine included; this is the CI
 	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest
 
 check: setup-check gates ## its fast part: no root, no engine, two minutes
-	@$(BIN)/python -m pytest -m "not engine"
+	@$(BIN)/python -m pytest -m "not engine and not slow" -n 2
 
 setup: python ## all set-up: system packages, .venv, engine, template
 	@$(PYTHON) setup/run.py engine

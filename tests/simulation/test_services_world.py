@@ -3,16 +3,61 @@
 TORPOR_SEEDS=20000 runs more of them, TORPOR_SEED=7 only that one.
 """
 
+import gc
+import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from torpor.domain.session import Status
 from torpor.testing.world.conditions import NO_FAULTS
+from torpor.testing.world.many import run_share
+from torpor.testing.world.witness import Violation
 from torpor.testing.world.world import World
 
+SEEDS_COUNT = int(os.environ.get("TORPOR_SEEDS", "2000"))
+SHARES_COUNT = 8  # tests that may run at once
+MUTANT_SEEDS_MAX = 400
+KEPT = Path(__file__).parent / "seeds.txt"
 
-def test_one_seed_is_one_history_in_whatever_process_it_runs():
+_spec = importlib.util.spec_from_file_location("torpor_safeguards", Path(__file__).parent / "safeguards.py")
+safeguards = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(safeguards)
+
+
+def seeds_to_run(share: int) -> list[int]:
+    if "TORPOR_SEED" in os.environ:
+        return [int(os.environ["TORPOR_SEED"])] if share == 0 else []
+    return [*range(share, SEEDS_COUNT, SHARES_COUNT)]
+
+
+def kept_seeds() -> list[int]:
+    return [int(line.split()[0]) for line in KEPT.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def check(seeds: list[int]) -> None:
+    failures = run_share(seeds)
+    for failure in failures:
+        if failure.seed not in kept_seeds():
+            with KEPT.open("a") as kept:
+                kept.write(f"{failure.seed}\n")
+    told = [f"seed {failure.seed}: {failure.violation}" for failure in failures]
+    assert not told, "\n".join([*told, "the story of one: .venv/bin/python -m torpor.testing.world SEED"])
+
+
+def test_histories_that_once_broke_hold() -> None:
+    check(kept_seeds())
+
+
+@pytest.mark.parametrize("share", range(SHARES_COUNT))
+def test_every_history_is_safe_and_comes_to_rest(share: int) -> None:
+    check(seeds_to_run(share))
+
+
+def test_one_seed_is_one_history_in_whatever_process_it_runs() -> None:
     argv = (sys.executable, "-m", "torpor.testing.world", "5")
     stories = {
         subprocess.run(argv, env={**os.environ, "PYTHONHASHSEED": salt}, capture_output=True, check=False).stdout
@@ -22,10 +67,30 @@ def test_one_seed_is_one_history_in_whatever_process_it_runs():
     assert len(stories.pop().splitlines()) > 50
 
 
-def test_without_faults_nothing_is_ever_lost_or_in_error():
+def test_without_faults_nothing_is_ever_lost() -> None:
     for seed in range(20):
         world = World(seed, faults=NO_FAULTS)
         world.run()
-        for record in world.witness.records.values():
-            assert record.status is not Status.LOST
-            assert record.last_error_code in {None, "conflict"}  # a burst that arrived
+        assert all(record.status is not Status.LOST for record in world.witness.records.values())
+
+
+def test_the_histories_go_everywhere() -> None:
+    seen: set[str] = set()
+    for seed in range(60):
+        World(seed, tell=lambda line: seen.update(line.split())).run()
+    assert {status.value for status in Status} - {Status.PAUSED_DURABLE.value} <= seen
+    assert {"fork", "snapshot", "set_clocks", "delete", "resume_older", "counted:", "out", "dies", "power"} <= seen
+
+
+@pytest.mark.parametrize("removed", safeguards.SAFEGUARDS, ids=lambda removed: removed.__name__)
+def test_without_this_safeguard_histories_break(removed) -> None:
+    gc.disable()
+    try:
+        with removed():
+            for seed in range(MUTANT_SEEDS_MAX):
+                World(seed).run()
+    except Violation:
+        return
+    finally:
+        gc.enable()
+    pytest.fail(f"{MUTANT_SEEDS_MAX} histories went well without it: the safeguard or the world is idle")

@@ -27,21 +27,27 @@ def run_seeds(seeds: Sequence[int], *, processes_count: int | None = None) -> li
     count = processes_count or len(os.sched_getaffinity(0))
     shares = [seeds[start::count] for start in range(count)]
     if count == 1:
-        return _run_share(seeds)
+        return run_share(seeds)
     # Spawned: a fork of a process with threads may hang, and one test run has many.
     with multiprocessing.get_context("spawn").Pool(count) as pool:
-        failures = [failure for share in pool.map(_run_share, shares) for failure in share]
+        failures = [failure for share in pool.map(run_share, shares) for failure in share]
     return sorted(failures, key=lambda failure: failure.seed)
 
 
-def _run_share(seeds: Sequence[int]) -> list[Failure]:
+def run_share(seeds: Sequence[int]) -> list[Failure]:
+    """Run them in this process; the failures."""
     failures = []
+    was_enabled = gc.isenabled()
     gc.disable()  # it would look at everything that was imported, again and again
-    for number, seed in enumerate(seeds):
-        if number % COLLECT_EVERY == 0:
-            gc.collect()
-        try:
-            World(seed).run()
-        except Violation as violation:
-            failures.append(Failure(seed, str(violation)))
+    try:
+        for number, seed in enumerate(seeds):
+            if number % COLLECT_EVERY == 0:
+                gc.collect()
+            try:
+                World(seed).run()
+            except Violation as violation:
+                failures.append(Failure(seed, str(violation)))
+    finally:
+        if was_enabled:
+            gc.enable()
     return failures

@@ -18,6 +18,8 @@ from torpor.testing.world.ports import Fate, FatedStaging, behind
 from torpor.testing.world.process import Process
 from torpor.testing.world.witness import Witness
 
+LOOK_EVERY_S = 2.0
+
 
 class WitnessedCatalog:
     """A catalog that tells the witness of every record that was written, also of one whose answer is lost."""
@@ -78,5 +80,8 @@ class Server:
         await self.services.reconciler.run()
 
     async def serve(self) -> None:
-        """The clocks run for as long as the process lives."""
-        await self.services.clockwork.run()
+        """The clocks are looked at for as long as the process lives; less often than in earnest, which costs seeds."""
+        while True:
+            await self.services.clockwork.look_at_records()
+            await self.services.clockwork.look_at_activity()
+            await self.clock.sleep(LOOK_EVERY_S)

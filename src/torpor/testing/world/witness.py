@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torpor.adapters.engines.fake.host import FakeInstance
@@ -39,6 +39,7 @@ class Promise:
     attempts: int = 0
     epoch: int = 0
     suspicions: list[str] = field(default_factory=list)
+    stepped_down: bool = False
 
 
 @dataclass(slots=True)
@@ -86,9 +87,9 @@ class Witness:
         shown = _shown(record)
         self.tell(f"stored: {shown}")
         self._check_clocks(record, before)
-        is_news = before is not None and before.status is not Status.LOST
-        if record.status is Status.LOST and is_news and before.instance not in self.dead:
-            self.note(f"{shown} was lost, but its sandbox {before.instance} had not died: {record.last_error}")
+        if record.status is Status.LOST and before is not None and before.status in clocks.RUNS:
+            died = before.instance in self.dead
+            self._expect(died, f"{shown} was lost, but {before.instance} had not died: {record.last_error}")
         if before is None:
             self._inherit(record)
             return
@@ -171,10 +172,15 @@ class Witness:
         promise.suspicions.clear()
         return True
 
+    def logged(self, event: Mapping[str, object]) -> None:
+        """Whom a server would have told may be gone; what it logs counts as well."""
+        if event.get("event") == "step down":
+            self.promise(SessionId(str(event.get("session")))).stepped_down = True
+
     def check_told(self) -> None:
         """Whoever was shown an older state was told so, be it by another's result."""
         for promise in self.promises.values():
-            for suspicion in promise.suspicions:
+            for suspicion in () if promise.stepped_down else promise.suspicions:
                 self.note(f"{suspicion}, and no result said so")
 
     def _expect(self, holds: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence

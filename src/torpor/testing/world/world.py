@@ -67,7 +67,7 @@ class World:
 
     def run(self) -> None:
         """The whole history. Raises: Violation."""
-        with tempfile.TemporaryDirectory(prefix="torpor-world-", dir=MEMORY) as folder, _quiet_log(self.story):
+        with tempfile.TemporaryDirectory(prefix="torpor-world-", dir=MEMORY) as folder, _quiet_log(self._hear):
             self.staging = Path(folder)
             try:
                 self.loop.run_until_complete(self._history())
@@ -80,6 +80,10 @@ class World:
         """Tell it, if somebody listens."""
         if self._tell is not None:
             self._tell(f"{self.loop.time():8.3f} {line}")
+
+    def _hear(self, method: str, event: Mapping[str, Any]) -> None:
+        self.story(f"log {method}: {event}")
+        self.witness.logged(event)
 
     async def call(
         self, act: Callable[[Services], Awaitable[Result]], *, patience_s: float, is_stream: bool = False
@@ -273,11 +277,11 @@ def prepared_machine(seed: int) -> FakeMachine:
 
 
 @contextlib.contextmanager
-def _quiet_log(tell: Tell) -> Iterator[None]:
+def _quiet_log(hear: Callable[[str, Mapping[str, Any]], None]) -> Iterator[None]:
     """What the services log becomes part of the story."""
 
     def into_story(_logger: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-        tell(f"log {method}: {event}")
+        hear(method, event)
         raise structlog.DropEvent
 
     before = structlog.get_config()["processors"]
