@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -89,24 +89,23 @@ async def forward(socket: WebSocket, here: Here, tenant: Tenant, ref: str, port:
                 await _carry(socket, connection)
             finally:
                 await connection.close()
+        await _close(socket)
     except TorporError as error:
-        await _refuse(socket, error)
+        await _close(socket, error)
 
 
 async def _carry(socket: WebSocket, connection: Forward) -> None:
     async def inwards() -> None:
-        while (data := await _heard(socket)) is not None:
-            if data:
-                await connection.write(data)
-            else:
-                await connection.close_write()
+        while data := await _heard(socket):
+            await connection.write(data)
+        await connection.close_write()
 
     async def outwards() -> None:
         while data := await connection.read():
             await socket.send_bytes(data)
         await socket.send_bytes(b"")
 
-    await _either(inwards(), outwards())
+    await _until(asyncio.FIRST_EXCEPTION, inwards(), outwards())  # each way ends by itself, as TCP has it
 
 
 @sockets.websocket("/terminal")
@@ -130,9 +129,14 @@ async def terminal(
             info = await _started(guest, ask)
             began = {"process": process_json(info), "resumed": resumption_json(resumption)}
             await socket.send_text(json.dumps(began))
-            await _either(_typed(socket, guest, info.pid), _shown(socket, guest, info.pid, ask.from_sequence))
+            await _until(
+                asyncio.FIRST_COMPLETED,
+                _typed(socket, guest, info.pid),
+                _shown(socket, guest, info.pid, ask.from_sequence),
+            )
+        await _close(socket)
     except TorporError as error:
-        await _refuse(socket, error)
+        await _close(socket, error)
 
 
 async def _started(guest: Guest, ask: schema.TerminalQuery) -> ProcessInfo:
@@ -185,31 +189,33 @@ def _size(text: str) -> TerminalSize:
     return size
 
 
-async def _either(*ways: Any) -> None:  # noqa: ANN401 - coroutines
-    """Run both until one ends; then end the other."""
+async def _until(when: str, *ways: Coroutine[Any, Any, None]) -> None:
+    """Run both ways until ``when``, then end what goes on. A client that left is the end, and no failure."""
     tasks = [asyncio.ensure_future(way) for way in ways]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=when)
     finally:
         for task in tasks:
             task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    for outcome, task in zip(outcomes, tasks, strict=True):
-        if task in done and isinstance(outcome, BaseException) and not isinstance(outcome, WebSocketDisconnect):
-            raise outcome
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        error = task.exception()
+        if error is not None and not isinstance(error, WebSocketDisconnect):
+            raise error
 
 
-async def _heard(socket: WebSocket) -> bytes | None:
+async def _heard(socket: WebSocket) -> bytes:
     heard = await socket.receive()
     if heard["type"] == "websocket.disconnect":
-        return None
+        raise WebSocketDisconnect(heard.get("code", 1000))
     return heard.get("bytes") or (heard.get("text") or "").encode()
 
 
-async def _refuse(socket: WebSocket, error: TorporError) -> None:
+async def _close(socket: WebSocket, error: TorporError | None = None) -> None:
     try:
-        await socket.send_text(json.dumps({"error": error_json(error)}))
-        await socket.close(4000)
+        if error is not None:
+            await socket.send_text(json.dumps({"error": error_json(error)}))
+        await socket.close(1000 if error is None else 4000)
     except (WebSocketDisconnect, RuntimeError):
         return  # the client left first
 

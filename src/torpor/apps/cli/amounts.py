@@ -6,7 +6,7 @@ import re
 
 from torpor.domain.errors import InvalidArgument
 
-_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_FORM = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _BYTES = (
     {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
     | {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}

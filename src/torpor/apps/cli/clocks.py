@@ -97,16 +97,13 @@ def given(durations: dict[str, str | None], *, action: TimeoutAction | None, bac
 def summary(session: screen.JSON) -> str:
     """The clocks in a line."""
     clocks = session["clocks"]
+    idle_s, kept_s = clocks["idle_s"], clocks["retention_s"]
     parts = [
-        f"pauses after {_span(clocks['idle_s'])} without work",
-        f"is kept {_span(clocks['retention_s'])} when paused",
+        "never pauses by itself" if idle_s is None else f"pauses after {screen.span(idle_s)} without work",
+        "is kept for ever when paused" if kept_s is None else f"is kept {screen.span(kept_s)} when paused",
     ]
     if clocks["timeout_s"] is not None:
-        parts.append(f"runs {_span(clocks['timeout_s'])}, then {clocks['timeout_action']}")
+        parts.append(f"runs {screen.span(clocks['timeout_s'])}, then {clocks['timeout_action']}")
     if session["hard_deadline_at"]:
         parts.append(f"is deleted at {session['hard_deadline_at']}")
     return ", ".join(parts)
-
-
-def _span(duration_s: float | None) -> str:
-    return "for ever" if duration_s is None else screen.span(duration_s)

@@ -114,11 +114,10 @@ def _serve(client: Any, ref: str, number: int, connection: socket.socket) -> Non
                 feeding = threading.Thread(target=_feed, args=(connection, far), daemon=True)
                 feeding.start()
                 for message in far:
-                    if isinstance(message, dict):
-                        continue
-                    if not message:
+                    if isinstance(message, bytes) and message:
+                        connection.sendall(message)
+                    else:
                         connection.shutdown(socket.SHUT_WR)
-                    connection.sendall(message)
         except TorporError as error:
             screen.note(error.message)
         except OSError:

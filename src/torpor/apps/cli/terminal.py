@@ -157,7 +157,7 @@ def _resizing(far: Socket) -> Iterator[None]:
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
     settings = termios.tcgetattr(sys.stdin)
-    tty.setraw(sys.stdin)
+    tty.setraw(sys.stdin, termios.TCSADRAIN)  # what was typed ahead is kept
     try:
         yield
     finally:
