@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from torpor.domain.errors import Conflict, EngineError, InvalidArgument, Unsupported
+from torpor.adapters.host.memory import SetMemory
+from torpor.domain.errors import Conflict, EngineError, InvalidArgument, QuotaExceeded, Unsupported
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.session import DeadlineAction, OnResume, Persistence, Policy, Status
 from torpor.services.requests import ClockChange, CreateRequest, ForkRequest, Outcome, Tier
@@ -320,3 +321,41 @@ async def test_a_length_that_is_none_is_refused_by_its_field(node, field, length
 async def test_a_rebuild_is_not_offered_yet(node):
     with pytest.raises(Unsupported, match="not offered yet"):
         await node.sessions.create(TENANT, CreateRequest(policy=Policy(on_resume=OnResume.REBUILD)))
+
+
+async def test_a_resume_that_does_not_fit_waits_for_memory_and_takes_it_from_the_warm_tier(machine):
+    memory = SetMemory(GB, GB)
+    async with open_fake(machine, warm_bytes=GB, memory=memory) as node:
+        for name in ("day", "night"):
+            await node.sessions.create(TENANT, CreateRequest(name=name))
+            await value(node, name, "set x 1")
+        await node.sessions.pause(TENANT, "night")
+        await node.services.warm.drop_all()
+        await node.sessions.pause(TENANT, "day")
+        assert node.services.warm.bytes_held > 0
+        memory.available = 0
+        resuming = asyncio.ensure_future(node.sessions.resume(TENANT, "night"))
+
+        async def gave_way():
+            return node.services.warm.bytes_held == 0
+
+        await until(gave_way)
+        assert not resuming.done()
+        memory.available = GB
+        session, told = await resuming
+        assert (session.status, told.tier) == (Status.RUNNING, Tier.LOCAL)
+        assert await value(node, "night", "get x") == "1"
+
+
+async def test_a_session_larger_than_the_node_is_refused_at_once_and_stays_paused(machine):
+    memory = SetMemory(GB, GB)
+    async with open_fake(machine, memory=memory) as node:
+        await node.sessions.create(TENANT, CreateRequest(name="day"))
+        paused = await node.sessions.pause(TENANT, "day")
+    memory.total = 256 * 1024**2  # all of it is reserve
+    async with open_fake(machine, memory=memory) as node:
+        with pytest.raises(QuotaExceeded) as refused:
+            await node.sessions.code(TENANT, "day", "")
+        assert refused.value.details["reason"] == "no_memory"
+        after = await node.sessions.get(TENANT, "day")
+        assert (after.status, after.snapshot) == (Status.PAUSED_LOCAL, paused.snapshot)

@@ -15,6 +15,7 @@ from torpor.adapters.clock.system import SystemClock
 from torpor.adapters.engines.fake import FakeEngine, FakeHost
 from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.adapters.guest.client import FramedDialer
+from torpor.adapters.host.memory import SetMemory
 from torpor.adapters.keys.memory import MemoryKeys
 from torpor.adapters.objects.memory import MemoryObjects
 from torpor.adapters.templates.archive import TemplateFolders
@@ -60,6 +61,7 @@ async def node(shared, home, *, catalog=None):
         keys=shared.keys,
         store=shared.store(),
         staging=FolderStaging(),
+        memory=SetMemory(1 << 40, 1 << 40),
         engines=Engines({build: engine}, build),
         dialer=FramedDialer(shared.clock),
         clock=shared.clock,

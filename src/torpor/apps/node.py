@@ -26,6 +26,7 @@ from torpor.adapters.engines.gvisor import GVisorConfig, GVisorEngine
 from torpor.adapters.engines.gvisor.install import list_builds
 from torpor.adapters.entropy.system import SystemEntropy
 from torpor.adapters.guest.client import FramedDialer
+from torpor.adapters.host.memory import HostMemory
 from torpor.adapters.host.staging import MemoryStaging
 from torpor.adapters.keys.file import FileKeys
 from torpor.adapters.templates import template_named
@@ -223,6 +224,7 @@ def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
         keys=parts.keys,
         store=parts.store,
         staging=parts.staging,
+        memory=HostMemory(),
         engines=parts.engines,
         dialer=parts.dialer,
         clock=parts.clock,

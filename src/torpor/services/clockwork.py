@@ -36,15 +36,15 @@ class Clockwork:
         records: Records,
         runtimes: Runtimes,
         sessions: Sessions,
-        supervisor: Supervisor,
-        clock: Clock,
+        driven_by: tuple[Supervisor, Clock],
+        relieve: Callable[[], Awaitable[int]],
     ) -> None:
         self._catalog = catalog
         self._records = records
         self._runtimes = runtimes
         self._sessions = sessions
-        self._supervisor = supervisor
-        self._clock = clock
+        self._supervisor, self._clock = driven_by
+        self._relieve = relieve
         self._busy: dict[SessionId, float] = {}  # under way, or not to be tried again before an instant
 
     async def run(self) -> None:
@@ -55,6 +55,7 @@ class Clockwork:
             if now_s - looked_at_s >= DUE_EVERY_S:
                 looked_at_s = now_s
                 await self.look_at_records()
+                await self._relieve()
             await self.look_at_activity()
             await self._clock.sleep(TICK_S)
 

@@ -12,8 +12,10 @@ from torpor.ports.clock import Clock
 from torpor.ports.entropy import Entropy
 from torpor.ports.guest import GuestDialer
 from torpor.ports.keys import KeyStore
+from torpor.ports.memory import Memory
 from torpor.ports.rootfs import RootfsFolders
 from torpor.ports.staging import Staging
+from torpor.services.admission import Admission
 from torpor.services.capture import Capture
 from torpor.services.clockwork import Clockwork
 from torpor.services.driver import Driver
@@ -46,6 +48,7 @@ class Outside:
     keys: KeyStore
     store: SnapshotStore
     staging: Staging
+    memory: Memory
     engines: Engines
     dialer: GuestDialer
     clock: Clock
@@ -84,7 +87,8 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
     residents = Residents(store, outside.staging)
     warm = Warm(clock, budget_bytes=outside.warm_bytes)
     capture = Capture(store, outside.staging, clock, outside.entropy, residents)
-    supply = (pool, Images(store, outside.staging, residents), outside.staging)
+    admission = Admission(outside.memory, clock, supervisor, give_back=warm.give_back)
+    supply = (pool, Images(store, outside.staging, residents), outside.staging, admission)
     placement = Placement(store, outside.engines, outside.dialer, supply, clock, supervisor)
     revival = Revival(placement, warm, clock)
     storage = (store, outside.durability)
@@ -101,7 +105,7 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
         forks=Forks(catalog, keys, store, (sessions, records, templates), driver, origin),
         templates=templates,
         reconciler=Reconciler(catalog, records, runtimes, driver, store, node),
-        clockwork=Clockwork(catalog, records, runtimes, sessions, supervisor, clock),
+        clockwork=Clockwork(catalog, records, runtimes, sessions, (supervisor, clock), admission.relieve),
         records=records,
         runtimes=runtimes,
         pool=pool,

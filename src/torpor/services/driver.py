@@ -353,6 +353,7 @@ class Driver:
             tier=revived.tier,
             outcome=revived.outcome,
             stepped_down=revived.stepped_down,
+            fetched_bytes=revived.fetched_bytes,
             generation=session.generation,
             attempts=placed.attempts,
             dropped=placed.ready.dropped,

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from torpor.domain.errors import DeadlineExceeded, EngineError, GuestError, NotFound, TorporError, Unsupported
-from torpor.domain.ids import InstanceId
+from torpor.domain.ids import InstanceId, TenantId
 from torpor.ports.clock import Clock
 from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.engine import Engine, InstanceShape
 from torpor.ports.guest import GuestDialer, Notice, ReadyReport
 from torpor.ports.staging import Staging
+from torpor.services.admission import Admission
 from torpor.services.images import Fetched, Images
 from torpor.services.live import Live
 from torpor.services.patience import destroy_surely
 from torpor.services.pool import Pool
-from torpor.services.snapshot_parts import filesystem_file
+from torpor.services.snapshot_parts import filesystem_file, memory_files
 from torpor.services.supervisor import Supervisor
 from torpor.store.snapshots import Manifest, SnapshotRef, SnapshotStore
 
@@ -28,6 +29,8 @@ ATTEMPTS_MAX = 2  # one retry in a fresh sandbox: restores fail now and then for
 OF_THE_MOMENT = (EngineError, GuestError, DeadlineExceeded)
 RESTORE_TIMEOUT_S = 120.0
 REPLENISH_DELAY_S = 0.2
+QUEUE_PATIENCE_S = 30.0  # for this node's memory
+BOOT_BYTES = 128 * 1024 * 1024  # what a template's program and its first context take when they start cold
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +76,20 @@ class Placement:
         store: SnapshotStore,
         engines: Engines,
         dialer: GuestDialer,
-        supply: tuple[Pool, Images, Staging],
+        supply: tuple[Pool, Images, Staging, Admission],
         clock: Clock,
         supervisor: Supervisor,
     ) -> None:
         self._store = store
         self._engines = engines
         self._dialer = dialer
-        self._pool, self._images, self._staging = supply
+        self._pool, self._images, self._staging, self._admission = supply
         self._clock = clock
         self._supervisor = supervisor
 
-    async def place(self, ref: SnapshotRef, shape: InstanceShape, notice_at: Callable[[float], Notice]) -> Placed:
+    async def place(
+        self, tenant: TenantId, ref: SnapshotRef, shape: InstanceShape, notice_at: Callable[[float], Notice]
+    ) -> Placed:
         """Restore ``ref`` into an instance of ``shape`` and carry out the contract.
 
         ``notice_at``: the notice for a given wall time, asked for at the last moment. The snapshot is untouched
@@ -96,6 +101,8 @@ class Placement:
         engine = self._engines.of(str(manifest.requirements["build"]))
         timings: dict[str, float] = {"open": self._ms_since(began_s)}
         async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._room(tenant, _need_bytes(manifest)))
+            timings["queue"] = self._ms_since(began_s) - timings["open"]
             instance, fetched = await self._fetch_and_claim(ref, manifest, (engine, shape), stack, timings)
             for attempt in range(1, ATTEMPTS_MAX + 1):
                 if attempt > 1:
@@ -177,7 +184,9 @@ class Placement:
         timings["ready"] = self._ms_since(began_s) - timings["restore"]
         return Live(instance, engine, guest, notice.generation), ready
 
-    async def boot(self, ref: SnapshotRef, shape: InstanceShape, notice_at: Callable[[float], Notice]) -> Placed:
+    async def boot(
+        self, tenant: TenantId, ref: SnapshotRef, shape: InstanceShape, notice_at: Callable[[float], Notice]
+    ) -> Placed:
         """Start the template's program over the filesystem part of ``ref``: its processes are new, its disk is not.
 
         Works under any engine build and processor. Errors and promises as ``place``.
@@ -192,7 +201,8 @@ class Placement:
             )
         engine, instance = self._engines.newest(), self._pool.new_id()
         timings = {"open": self._ms_since(began_s)}
-        async with self._images.filesystem(ref, manifest, file) as part:
+        need_bytes = 2 * manifest.part(file).size_bytes + BOOT_BYTES
+        async with self._room(tenant, need_bytes), self._images.filesystem(ref, manifest, file) as part:
             timings["fetch"] = self._ms_since(began_s)
             await engine.create(instance, shape, filesystem=part)
             try:
@@ -203,6 +213,10 @@ class Placement:
         timings["ready"] = self._ms_since(began_s) - timings["fetch"]
         timings["total"] = self._ms_since(began_s)
         return Placed(live, ready, 1, timings)
+
+    def _room(self, tenant: TenantId, need_bytes: int) -> contextlib.AbstractAsyncContextManager[None]:
+        """This node's memory for a placement, until its image is loaded: then the sandbox itself shows it as used."""
+        return self._admission.room(tenant, need_bytes, deadline_s=self._clock.monotonic_s() + QUEUE_PATIENCE_S)
 
     async def _booted(
         self, instance: InstanceId, engine: Engine, notice_at: Callable[[float], Notice]
@@ -226,6 +240,12 @@ class Placement:
 
     def _ms_since(self, began_s: float) -> float:
         return round((self._clock.monotonic_s() - began_s) * 1000, 3)
+
+
+def _need_bytes(manifest: Manifest) -> int:
+    """The image twice: as files to restore from, and as the sandbox's memory. A golden image lies there already."""
+    size_bytes = sum(manifest.part(name).size_bytes for name in memory_files(manifest.meta))
+    return size_bytes if manifest.template is None else 2 * size_bytes
 
 
 async def _release_loaded(live: Live, stack: contextlib.AsyncExitStack) -> None:

@@ -68,9 +68,9 @@ class Resumption:
     """Told with the first result after a placement, so that an agent can refresh its own notion of now.
 
     ``tier``: what served it; ``outcome``: what of the session came back, and ``stepped_down``: why not more, a sentence
-    for each better way that failed. ``attempts``: restores it took; 2 if the first failed.
-    ``dropped``: what was dropped on purpose, a sentence each. ``timings_ms``: request to READY by step
-    (``open``, ``claim``, ``fetch``, ``restore``, ``ready``, ``total``; ``store_…``: inside fetch).
+    for each better way that failed. ``attempts``: restores it took; 2 if the first failed. ``fetched_bytes``: read from
+    a shared store for it. ``dropped``: what was dropped on purpose, a sentence each. ``timings_ms``: request to READY
+    by step (``open``, ``queue``, ``claim``, ``fetch``, ``restore``, ``ready``, ``total``; ``store_…``: inside fetch).
     """
 
     cause: Cause
@@ -82,6 +82,7 @@ class Resumption:
     attempts: int = 1
     dropped: tuple[str, ...] = ()
     stepped_down: tuple[str, ...] = ()
+    fetched_bytes: int = 0
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -17,6 +17,7 @@ from torpor.domain.errors import Corrupt, DeadlineExceeded, EngineError, GuestEr
 from torpor.domain.session import Persistence, Session, Status
 from torpor.ports.clock import Clock
 from torpor.ports.guest import Notice
+from torpor.ports.objects import traffic_noted
 from torpor.services.blueprint import Blueprint
 from torpor.services.live import Live
 from torpor.services.placement import Placed, Placement, discard
@@ -40,11 +41,15 @@ class Rung(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revived:
-    """A placed session, and from where. ``stepped_down``: why each better rung did not hold, a sentence each."""
+    """A placed session, and from where. ``fetched_bytes``: read from a shared store.
+
+    ``stepped_down``: why each better rung did not hold, a sentence each.
+    """
 
     placed: Placed
     outcome: Outcome
     tier: Tier
+    fetched_bytes: int = 0
     stepped_down: tuple[str, ...] = ()
 
 
@@ -101,16 +106,16 @@ class Revival:
         if rung is Rung.WARM:
             return await self._thawed(session, notice_at)
         if rung is Rung.GOLDEN:
-            placed = await self._placement.place(blueprint.golden, blueprint.shape, notice_at)
-            fresh = Outcome.CREATED if session.status is Status.CREATING else Outcome.STATE_LOST
-            return Revived(placed, fresh, Tier.LOCAL)
-        assert session.snapshot is not None
-        ref = source or SnapshotRef.from_json(session.snapshot.ref)
-        if rung is Rung.FILESYSTEM:
-            placed = await self._placement.boot(ref, blueprint.shape, notice_at)
-            return Revived(placed, Outcome.RESTORED_FILESYSTEM, Tier.LOCAL)
-        placed = await self._placement.place(ref, blueprint.shape, notice_at)
-        return Revived(placed, Outcome.RESUMED, Tier.LOCAL)
+            ref = blueprint.golden
+            outcome = Outcome.CREATED if session.status is Status.CREATING else Outcome.STATE_LOST
+        else:
+            assert session.snapshot is not None
+            ref = source or SnapshotRef.from_json(session.snapshot.ref)
+            outcome = Outcome.RESTORED_FILESYSTEM if rung is Rung.FILESYSTEM else Outcome.RESUMED
+        way = self._placement.boot if rung is Rung.FILESYSTEM else self._placement.place
+        with traffic_noted() as traffic:
+            placed = await way(session.tenant, ref, blueprint.shape, notice_at)
+        return Revived(placed, outcome, Tier.COLD if traffic.is_cold else Tier.LOCAL, traffic.fetched_bytes)
 
     async def _thawed(self, session: Session, notice_at: Callable[[float], Notice]) -> Revived | None:
         """The instance that was kept in memory; only now, after the new generation was stored, does it run again."""

@@ -18,6 +18,7 @@ from torpor.adapters.clock.system import SystemClock
 from torpor.adapters.engines.fake import FakeEngine, FakeHost
 from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.adapters.guest.client import FramedDialer
+from torpor.adapters.host.memory import SetMemory
 from torpor.adapters.keys.memory import MemoryKeys
 from torpor.adapters.objects.memory import MemoryObjects
 from torpor.domain.session import Limits
@@ -26,6 +27,7 @@ from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine
 from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
+from torpor.ports.memory import Memory
 from torpor.ports.objects import ObjectStore
 from torpor.ports.staging import Staging
 from torpor.services import composition
@@ -39,6 +41,7 @@ from torpor.services.templates import RootFilesystem, Templates
 from torpor.store.snapshots import SnapshotStore
 from torpor.testing.fake_guest import FakeGuestProgram
 
+PLENTY_BYTES = 1 << 40
 PROGRAM = "fake-guest"
 TEMPLATE = "data"
 
@@ -92,6 +95,7 @@ class Outside:
     store_workers: int = 2
     pool_size: int = 1
     warm_bytes: int = 0
+    memory: Memory = field(default_factory=lambda: SetMemory(PLENTY_BYTES, PLENTY_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ def assemble(outside: Outside, supervisor: Supervisor) -> Services:
         keys=outside.keys,
         store=store,
         staging=outside.staging,
+        memory=outside.memory,
         engines=Engines({outside.build: outside.engine}, outside.build),
         dialer=FramedDialer(outside.clock),
         clock=outside.clock,
@@ -151,7 +156,9 @@ async def capture_template(services: Services, engine: Engine) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_fake(machine: FakeMachine, *, pool_size: int = 1, warm_bytes: int = 0) -> AsyncIterator[FakeNode]:
+async def open_fake(
+    machine: FakeMachine, *, pool_size: int = 1, warm_bytes: int = 0, memory: Memory | None = None
+) -> AsyncIterator[FakeNode]:
     """A server over ``machine``; leaving the block is a crash: nothing is paused, channels are let go."""
     clock = SystemClock()
     engine = FakeEngine({PROGRAM: FakeGuestProgram}, clock, host=machine.host)
@@ -166,6 +173,7 @@ async def open_fake(machine: FakeMachine, *, pool_size: int = 1, warm_bytes: int
         build=(await engine.capabilities()).build,
         pool_size=pool_size,
         warm_bytes=warm_bytes,
+        memory=memory or SetMemory(PLENTY_BYTES, PLENTY_BYTES),
     )
     async with Supervisor() as supervisor:
         services = assemble(outside, supervisor)
