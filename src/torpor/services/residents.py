@@ -12,7 +12,7 @@ import structlog
 
 from torpor.domain.errors import TorporError
 from torpor.ports.staging import Staging
-from torpor.services.memory_part import memory_files
+from torpor.services.snapshot_parts import memory_files
 from torpor.store.snapshots import ReadOptions, Resident, SnapshotRef, SnapshotStore
 
 log = structlog.get_logger()
@@ -44,10 +44,13 @@ class Residents:
 
     async def _load(self, golden: SnapshotRef) -> Resident:
         manifest = await self._store.open(golden)
-        folder = await self._folders.enter_async_context(self._staging.folder())
         parts = memory_files(manifest.meta)
-        await self._store.read(golden, folder, parts=parts, options=ReadOptions(manifest=manifest))
-        return await asyncio.to_thread(Resident.indexed, manifest, folder, parts)
+        async with contextlib.AsyncExitStack() as loading:
+            folder = await loading.enter_async_context(self._staging.folder())
+            await self._store.read(golden, folder, parts=parts, options=ReadOptions(manifest=manifest))
+            resident = await asyncio.to_thread(Resident.indexed, manifest, folder, parts)
+            await self._folders.enter_async_context(loading.pop_all())
+        return resident
 
     async def drop(self) -> None:
         """Give the memory back. No placement may be under way."""
