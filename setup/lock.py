@@ -20,7 +20,8 @@ def main() -> int:
     python, lock = RESOLVER / "bin/python", CHECKOUT / "requirements.lock"
     resolve = (
         *(python, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"),
-        *("--extra", "dev", "--generate-hashes", "--no-emit-index-url", "--no-header", "--upgrade"),
+        *("--extra", "server", "--extra", "dev", "--generate-hashes", "--no-emit-index-url", "--no-header"),
+        "--upgrade",
         *("--output-file", lock, "pyproject.toml"),
     )
     for argv in (
