@@ -33,10 +33,10 @@ class CrashPoint(IntEnum):
     DELETE_ORDERED = 18
     DELETE_INSTANCE_GONE = 19
     DELETE_KEY_DESTROYED = 20
-    DELETE_OBJECT = 21  # one of its objects, the first
+    DELETE_OBJECT = 21  # one of its objects
     DELETE_OBJECTS_GONE = 22
     GC_PLANNED = 23
-    GC_OBJECT = 24  # one of the garbage, the first
+    GC_OBJECT = 24  # one of the garbage
     CREATE_KEY_MADE = 25
     CREATE_INSERTED = 26
 

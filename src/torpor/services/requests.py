@@ -17,6 +17,7 @@ class Outcome(StrEnum):
 
     CREATED = "created"  # a clone of its template's golden snapshot
     RESUMED = "resumed"  # memory and disk, as they were
+    RESTORED_OLDER = "restored_older"  # memory and disk of an earlier snapshot: what came after it is gone
     RESTORED_FILESYSTEM = "restored_filesystem"  # the disk; processes are new
     STATE_LOST = "state_lost"  # nothing: an ephemeral session that was let go
 

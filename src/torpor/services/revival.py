@@ -62,6 +62,11 @@ def rungs(session: Session) -> tuple[Rung, ...]:
     return (Rung.WARM, Rung.MEMORY, Rung.FILESYSTEM)
 
 
+def was_lost(session: Session) -> bool:
+    """True if the order brings a lost session back: its newest state died, and its snapshot is an earlier one. Pure."""
+    return session.status is Status.RESUMING and session.paused_at_s is None and session.snapshot is not None
+
+
 class Revival:
     """Places sessions by the best rung there is."""
 
@@ -111,7 +116,8 @@ class Revival:
         else:
             assert session.snapshot is not None
             ref = source or SnapshotRef.from_json(session.snapshot.ref)
-            outcome = Outcome.RESTORED_FILESYSTEM if rung is Rung.FILESYSTEM else Outcome.RESUMED
+            whole = Outcome.RESTORED_OLDER if was_lost(session) else Outcome.RESUMED
+            outcome = Outcome.RESTORED_FILESYSTEM if rung is Rung.FILESYSTEM else whole
         way = self._placement.boot if rung is Rung.FILESYSTEM else self._placement.place
         with traffic_noted() as traffic:
             placed = await way(session.tenant, ref, blueprint.shape, notice_at)

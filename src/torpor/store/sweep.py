@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torpor.domain.errors import Conflict, NotFound, StaleRevision, TorporError
 from torpor.domain.snapshot import Lender
+from torpor.ports.crash_points import CrashPoint, reach
 from torpor.store.garbage import (
     GRACE_S,
     KEEP_COUNT,
@@ -70,6 +71,7 @@ async def sweep_store(outside: Outside, request: SweepRequest) -> SweepReport:
         return SweepReport(plan, ())
     if dict(plan.marks) != marks:
         await _keep_marks(outside, plan, etag)
+    reach(CrashPoint.GC_PLANNED)
     return await _perform(outside, survey, plan)
 
 
@@ -84,6 +86,7 @@ async def _perform(outside: Outside, survey: Survey, plan: GarbagePlan) -> Sweep
             packs.append(garbage)
         elif await _is_still_useless(outside, survey, placed, garbage):
             await outside.objects.delete(garbage.key)
+            reach(CrashPoint.GC_OBJECT)
             removed.append(garbage)
         else:
             spared.append(garbage.key)
@@ -93,6 +96,7 @@ async def _perform(outside: Outside, survey: Survey, plan: GarbagePlan) -> Sweep
             spared.append(garbage.key)
         else:
             await outside.objects.delete(garbage.key)
+            reach(CrashPoint.GC_OBJECT)
             removed.append(garbage)
     return SweepReport(plan, tuple(removed), tuple(spared))
 

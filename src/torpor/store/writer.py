@@ -128,11 +128,14 @@ class _Attempt:
         sealing = Stage(pool, self._seal, depth=SEAL_DEPTH)
         extents: list[Extent] = []
 
+        async def keep(sealed: Sequence[tuple[NewChunk, bytes]]) -> None:
+            reach(CrashPoint.SEAL_FIRST_CHUNKS)
+            await self._packer.add(sealed, draft=self.draft, group=uploads)
+
         async def take(hashed: Sequence[HashedChunk]) -> None:
             fresh = self.draft.place(hashed, granule_bytes=source.granule_bytes, into=extents)
             for sealed in await sealing.push(fresh) if fresh else ():
-                reach(CrashPoint.SEAL_FIRST_CHUNKS)
-                await self._packer.add(sealed, draft=self.draft, group=uploads)
+                await keep(sealed)
 
         with _Windows(source) as windows, self._held_pages(source) as held:
             hashing = Stage(pool, partial(self._hash, held=held), depth=HASH_DEPTH)
@@ -145,7 +148,7 @@ class _Attempt:
             async for hashed in hashing.drain():
                 await take(hashed)
             async for sealed in sealing.drain():
-                await self._packer.add(sealed, draft=self.draft, group=uploads)
+                await keep(sealed)
             self.draft.add_part(
                 Part(source.name, windows.size_bytes, source.granule_bytes, cutter.runs, tuple(extents))
             )

@@ -70,11 +70,11 @@ class FakeMachine:
 
     host: FakeHost = field(default_factory=FakeHost)
     objects: ObjectStore = field(default_factory=MemoryObjects)
-    entropy: SeededEntropy = field(default_factory=lambda: SeededEntropy(7))
-    catalog: MemoryCatalog = field(default_factory=MemoryCatalog)
-    keys: MemoryKeys | None = None
+    entropy: Entropy = field(default_factory=lambda: SeededEntropy(7))
+    catalog: Catalog = field(default_factory=MemoryCatalog)
+    keys: KeyStore | None = None
 
-    def key_store(self) -> MemoryKeys:
+    def key_store(self) -> KeyStore:
         """The machine's keys, made on first use."""
         self.keys = self.keys or MemoryKeys(self.entropy)
         return self.keys

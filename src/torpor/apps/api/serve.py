@@ -18,6 +18,7 @@ from torpor.apps.api.backend import Backend
 from torpor.apps.api.ownership import ServerRecord, owned, remove_record, start_ticks, write_record
 from torpor.apps.api.wire import instant
 from torpor.apps.config import Config, check_bind, server_key
+from torpor.apps.crashing import arm_crash
 from torpor.domain.errors import Conflict, InvalidArgument
 from torpor.ports.clock import Clock
 
@@ -73,6 +74,7 @@ async def serve(
 
     Raises: Conflict (home or port in use), InvalidArgument (key, address), and what ``open_backend`` raises.
     """
+    arm_crash(os.environ)
     with owned(config):
         key, key_was_known = server_key(config, fresh=os.urandom(32))
         check_bind(host, key_was_known=key_was_known)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from torpor.adapters.catalog.memory import MemoryCatalog
 from torpor.adapters.engines.fake import FakeEngine
 from torpor.domain.session import Session
 from torpor.ports.catalog import Catalog
@@ -24,7 +23,7 @@ LOOK_EVERY_S = 2.0
 class WitnessedCatalog:
     """A catalog that tells the witness of every record that was written, also of one whose answer is lost."""
 
-    def __init__(self, catalog: MemoryCatalog, witness: Witness) -> None:
+    def __init__(self, catalog: Catalog, witness: Witness) -> None:
         self._catalog = catalog
         self._witness = witness
 

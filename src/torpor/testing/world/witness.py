@@ -163,7 +163,7 @@ class Witness:
 
     def told(self, session: SessionId, resumption: Resumption | None) -> bool:
         """A result says how the session came back; True if without its memory."""
-        if resumption is None or resumption.outcome in {Outcome.CREATED, Outcome.RESUMED}:
+        if resumption is None or resumption.outcome in {Outcome.CREATED, Outcome.RESUMED, Outcome.RESTORED_OLDER}:
             return False
         self.tell(f"told: {session} {resumption.outcome}")
         promise = self.promise(session)
