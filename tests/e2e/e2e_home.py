@@ -78,12 +78,12 @@ class Server:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(PATIENCE_S)
 
-    def command(self, *arguments: str, **options) -> subprocess.CompletedProcess[bytes]:
+    def command(self, *arguments: str, timeout_s: float = 120, **options) -> subprocess.CompletedProcess[bytes]:
         """A ``torpor`` command against this server."""
         environment = {**os.environ, **self.variables}
         environment.pop("TORPOR_API_URL", None)
         return subprocess.run(
-            (*TORPOR, *arguments), capture_output=True, env=environment, check=False, timeout=120, **options
+            (*TORPOR, *arguments), capture_output=True, env=environment, check=False, timeout=timeout_s, **options
         )
 
 
@@ -131,20 +131,28 @@ def share_template(home: Path) -> None:
 
 
 async def _subjects_of_templates() -> set[str]:
-    """Golden snapshots and root filesystems of the templates that names stand for now."""
+    """Golden snapshots and root filesystems of the templates that names stand for now, and whose packs they share."""
     entropy = SystemEntropy()
     objects = LocalObjects(DEVELOPMENT_HOME / "store")
     store = SnapshotStore(objects, FileKeys(DEVELOPMENT_HOME / "keys", entropy), entropy, SystemClock())
     catalog = SqliteCatalog(DEVELOPMENT_HOME / "catalog.sqlite3")
     await catalog.open()
-    subjects: set[str] = set()
     try:
-        for template in await catalog.templates(PUBLIC_TENANT):
-            golden = SnapshotRef.from_json(template.golden)
-            meta = (await store.open(golden)).meta
-            subjects |= {golden.subject, *([str(meta["rootfs"]["subject"])] if "rootfs" in meta else [])}
+        templates = await catalog.templates(PUBLIC_TENANT)
     finally:
         await catalog.close()
+    subjects: set[str] = set()
+    waiting = {SnapshotRef.from_json(template.golden).subject for template in templates}
+    while waiting:
+        subject = waiting.pop()
+        subjects.add(subject)
+        head = await store.head(PUBLIC_TENANT, subject)
+        assert head is not None, subject
+        manifest = await store.open(head)
+        named = {pack.subject for pack in manifest.packs}
+        if "rootfs" in manifest.meta:
+            named.add(str(manifest.meta["rootfs"]["subject"]))
+        waiting |= named - subjects
     return subjects
 
 
@@ -159,10 +167,9 @@ def _backup(target: Path) -> tuple[str, ...]:
     return ("-c", script, str(source), str(target))
 
 
-@pytest.fixture
-def home(tmp_path):
+@contextlib.contextmanager
+def home_at(path: Path):
     """A home with engine and template; nothing of it may be left on the machine afterwards."""
-    path = tmp_path / "home"
     share_template(path)
     yield path
     runtime = Config.read({"TORPOR_HOME": str(path)}).runtime_dir
@@ -173,8 +180,8 @@ def home(tmp_path):
     assert not left["cgroups"], left
 
 
-@pytest.fixture
-def server(home):
+@contextlib.contextmanager
+def server_of(home: Path):
     """A server that is not started yet; whatever is running is removed at the end."""
     one = Server(home)
     yield one
@@ -189,6 +196,20 @@ def server(home):
         one.stop()
         for each in one.clients:
             each.close()
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home of one test."""
+    with home_at(tmp_path / "home") as path:
+        yield path
+
+
+@pytest.fixture
+def server(home):
+    """A server of one test."""
+    with server_of(home) as one:
+        yield one
 
 
 def run(client: Client, ref: str, source: str) -> str:
