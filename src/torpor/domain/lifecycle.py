@@ -124,10 +124,11 @@ class WarnExpiry(Command):
 
 @dataclass(frozen=True, slots=True)
 class Started(Report):
-    """The instance answered READY under this generation."""
+    """The instance answered READY under this generation. ``distrusts``: some of its newest snapshot was unreadable."""
 
     instance: InstanceId
     timings_ms: Mapping[str, float] = field(default_factory=dict)
+    distrusts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +360,7 @@ def _absorb(session: Session, event: Report) -> Session:
                 session,
                 instance=event.instance,
                 last_timings_ms=event.timings_ms,
+                distrusts_snapshot=event.distrusts,
                 last_error=None,
                 last_error_code=None,
                 paused_at_s=None,
@@ -369,6 +371,7 @@ def _absorb(session: Session, event: Report) -> Session:
             return replace(
                 session,
                 snapshot=event.snapshot,
+                distrusts_snapshot=False,
                 durability=event.durability,
                 paused_at_s=event.snapshot.instant_s if paused else session.paused_at_s,
                 instance=None if paused else session.instance,

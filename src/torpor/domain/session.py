@@ -107,7 +107,8 @@ class SnapshotRecord:
     """What the catalog keeps of the newest snapshot. ``ref``: the store's reference as JSON; enough to open it.
 
     ``image_bytes``: both parts, unpacked. ``new_bytes``: what writing it added to the store.
-    ``instant_s``: wall time of the frozen instant.
+    ``instant_s``: wall time of the frozen instant. ``engine_build``: the build that alone restores its memory; empty in
+    records of before it was noted, and where there is no memory.
     """
 
     ref: Mapping[str, str | int]
@@ -116,6 +117,7 @@ class SnapshotRecord:
     image_bytes: int
     new_bytes: int
     timings_ms: Mapping[str, float] = field(default_factory=dict)
+    engine_build: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class Session:
     ``compute_s``: seconds an instance of it existed and was not paused, up to ``running_since_s``.
     ``wrapped_key``: base64. ``ordered_at_s``: when the last order was given.
     ``run_deadline_at_s`` stands while it runs, ``run_left_s`` while it does not (``domain.clocks``).
+    ``distrusts_snapshot``: it came back without some of what is stored of ``snapshot``, which could not be read, so the
+    next one must share nothing with it.
     ``forked_from``: the session it was forked from. ``timeline``: its last ``TIMELINE_MAX`` transitions, oldest first.
     """
 
@@ -148,6 +152,7 @@ class Session:
     node: str = ""
     instance: InstanceId | None = None
     snapshot: SnapshotRecord | None = None
+    distrusts_snapshot: bool = False
     durability: Durability | None = None
     paused_at_s: float | None = None
     running_since_s: float | None = None

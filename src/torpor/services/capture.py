@@ -96,6 +96,7 @@ class Capture:
             image_bytes=stored.image_bytes,
             new_bytes=stored.new_bytes,
             timings_ms={step: round(took, 3) for step, took in timings.items()},
+            engine_build=str(checkpoint.requirements.get("build", "")) if order.memory else "",
         )
 
     async def _store_unless(self, request: WriteRequest, give_up: asyncio.Event) -> StoredSnapshot:

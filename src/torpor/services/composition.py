@@ -90,7 +90,7 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
     admission = Admission(outside.memory, clock, supervisor, give_back=warm.give_back)
     supply = (pool, Images(store, outside.staging, residents), outside.staging, admission)
     placement = Placement(store, outside.engines, outside.dialer, supply, clock, supervisor)
-    revival = Revival(placement, warm, clock)
+    revival = Revival(placement, warm, store, clock)
     storage = (store, outside.durability)
     driver = Driver(records, runtimes, revival, warm, capture, storage, (supervisor, *origin))
     forge = GoldenForge(capture, outside.dialer, outside.staging, origin)

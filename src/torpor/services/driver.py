@@ -114,7 +114,8 @@ class Driver:
                 if _has(decided, Effect.RESTORE):
                     if runtime.capturing is not None and self._warm.enabled:  # its instance may just be being kept
                         await runtime.capturing.ended.wait()
-                    return await self._place(decided.session, blueprint, Cause.RESUMED)
+                    allow_older = resume is not None and resume.allow_older
+                    return await self._place(decided.session, blueprint, Cause.RESUMED, allow_older=allow_older)
                 if runtime.capturing is not None:
                     if _has(decided, Effect.THAW):
                         runtime.capturing.give_up.set()
@@ -129,13 +130,23 @@ class Driver:
         )
 
     async def _place(
-        self, session: Session, blueprint: Blueprint, cause: Cause, *, source: SnapshotRef | None = None
+        self,
+        session: Session,
+        blueprint: Blueprint,
+        cause: Cause,
+        *,
+        source: SnapshotRef | None = None,
+        allow_older: bool = False,
     ) -> tuple[Session, Live, Resumption]:
         """Perform RESTORE for a stored order, and report."""
         reach(CrashPoint.RESUME_ORDERED)
         try:
             revived = await self._revival.revive(
-                session, blueprint, lambda wall_s: self._notice(session, cause, wall_s), source=source
+                session,
+                blueprint,
+                lambda wall_s: self._notice(session, cause, wall_s),
+                source=source,
+                allow_older=allow_older,
             )
         except BaseException as error:
             code = error.code if isinstance(error, TorporError) else TorporError.code
@@ -143,7 +154,9 @@ class Driver:
             raise
         placed = revived.placed
         reach(CrashPoint.RESUME_READY)
-        started = Started(session.generation, session.operation, placed.live.instance, placed.timings_ms)
+        started = Started(
+            session.generation, session.operation, placed.live.instance, placed.timings_ms, revived.distrusts
+        )
         decided = await asyncio.shield(self._report(session, started))
         if not isinstance(decided.decision, Accepted):
             await discard(placed.live)
@@ -211,7 +224,7 @@ class Driver:
             subject=session.id,
             sequence=session.operation,
             wrapped_key=base64.b64decode(session.wrapped_key),
-            parent=None if session.snapshot is None else SnapshotRef.from_json(session.snapshot.ref),
+            parent=_parent(session),
             template=blueprint.golden,
             meta=session_meta(session),
             memory=session.persistence is Persistence.MEMORY,
@@ -345,6 +358,8 @@ class Driver:
 
     def _resumption(self, session: Session, cause: Cause, revived: Revived) -> Resumption:
         wall_s, away_since_s = self._clock.wall_s(), _away_since_s(session)
+        if revived.instant_s is not None:
+            away_since_s = revived.instant_s
         placed = revived.placed
         return Resumption(
             cause=cause,
@@ -372,6 +387,13 @@ def _has(decided: Decided, effect: Effect) -> bool:
 def _is_anothers_image(session: Session) -> bool:
     """What it is restored from was captured under another identity: the template's, or that of a fork's source."""
     return session.snapshot is None or session.snapshot.sequence == 0
+
+
+def _parent(session: Session) -> SnapshotRef | None:
+    """Whose chunks its next snapshot may name. A snapshot that could not be read hands its damage to nobody."""
+    if session.snapshot is None or session.distrusts_snapshot:
+        return None
+    return SnapshotRef.from_json(session.snapshot.ref)
 
 
 def _away_since_s(session: Session) -> float | None:

@@ -125,6 +125,7 @@ class Forks:
             instant_s=snapshot.instant_s,
             image_bytes=stored.image_bytes,
             new_bytes=stored.new_bytes,
+            engine_build=snapshot.engine_build,
         )
 
     def _record(self, source: Session, name: str | None, request: ForkRequest) -> Session:

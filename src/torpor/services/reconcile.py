@@ -23,6 +23,7 @@ from torpor.services.live import Live, Runtimes
 from torpor.services.patience import destroy_surely, patiently
 from torpor.services.placement import Engines
 from torpor.services.records import Records
+from torpor.services.snapshot_parts import memory_build
 from torpor.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
@@ -121,6 +122,7 @@ class Reconciler:
             instant_s=float(manifest.meta["instant_s"]),
             image_bytes=manifest.image_bytes,
             new_bytes=0,  # what it cost was known only to the server that died
+            engine_build=memory_build(manifest),
         )
         report = SnapshotStored(session.generation, session.operation, snapshot, self._driver.durability)
         await self._records.apply(session.tenant, session.id, report)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torpor.adapters.catalog.memory import MemoryCatalog
 from torpor.adapters.clock.system import SystemClock
 from torpor.adapters.engines.fake import FakeEngine, FakeHost
+from torpor.adapters.engines.fake.engine import DEFAULT_CAPABILITIES
 from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.adapters.guest.client import FramedDialer
 from torpor.adapters.host.memory import SetMemory
@@ -82,7 +83,10 @@ class FakeMachine:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Everything that a node's services are handed. ``store_workers``: 0 runs the store's work on the event loop."""
+    """Everything that a node's services are handed. ``store_workers``: 0 runs the store's work on the event loop.
+
+    ``build``: of ``engine``, the preferred one. ``other_engines``: by build.
+    """
 
     engine: Engine
     objects: ObjectStore
@@ -96,6 +100,7 @@ class Outside:
     pool_size: int = 1
     warm_bytes: int = 0
     memory: Memory = field(default_factory=lambda: SetMemory(PLENTY_BYTES, PLENTY_BYTES))
+    other_engines: Mapping[str, Engine] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,12 @@ class FakeNode:
         return self.services.pool
 
 
+def fake_engine(host: FakeHost, build: str = "fake-1", *, cpu_flags: tuple[str, ...] = ("aes", "avx2")) -> FakeEngine:
+    """A build of the fake engine on a processor with these flags."""
+    capabilities = replace(DEFAULT_CAPABILITIES, build=build, cpu_flags=cpu_flags)
+    return FakeEngine({PROGRAM: FakeGuestProgram}, SystemClock(), host=host, capabilities=capabilities)
+
+
 def assemble(outside: Outside, supervisor: Supervisor) -> Services:
     """The services over ``outside``, as ``apps.node`` composes them. Nothing runs yet."""
     store = SnapshotStore(outside.objects, outside.keys, outside.entropy, outside.clock, workers=outside.store_workers)
@@ -136,7 +147,7 @@ def assemble(outside: Outside, supervisor: Supervisor) -> Services:
         store=store,
         staging=outside.staging,
         memory=outside.memory,
-        engines=Engines({outside.build: outside.engine}, outside.build),
+        engines=Engines({**outside.other_engines, outside.build: outside.engine}, outside.build),
         dialer=FramedDialer(outside.clock),
         clock=outside.clock,
         entropy=outside.entropy,
@@ -157,11 +168,19 @@ async def capture_template(services: Services, engine: Engine) -> None:
 
 @contextlib.asynccontextmanager
 async def open_fake(
-    machine: FakeMachine, *, pool_size: int = 1, warm_bytes: int = 0, memory: Memory | None = None
+    machine: FakeMachine,
+    *,
+    pool_size: int = 1,
+    warm_bytes: int = 0,
+    memory: Memory | None = None,
+    engines: Sequence[FakeEngine] = (),
 ) -> AsyncIterator[FakeNode]:
-    """A server over ``machine``; leaving the block is a crash: nothing is paused, channels are let go."""
+    """A server over ``machine``; leaving the block is a crash: nothing is paused, channels are let go.
+
+    ``engines``: the builds that are installed, each with a host of its own, the preferred one last.
+    """
     clock = SystemClock()
-    engine = FakeEngine({PROGRAM: FakeGuestProgram}, clock, host=machine.host)
+    engine = engines[-1] if engines else fake_engine(machine.host)
     outside = Outside(
         engine=engine,
         objects=machine.objects,
@@ -174,6 +193,7 @@ async def open_fake(
         pool_size=pool_size,
         warm_bytes=warm_bytes,
         memory=memory or SetMemory(PLENTY_BYTES, PLENTY_BYTES),
+        other_engines={(await other.capabilities()).build: other for other in engines[:-1]},
     )
     async with Supervisor() as supervisor:
         services = assemble(outside, supervisor)
