@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from torpor.apps.bench.raw import RawParts, raw_sandbox
-from torpor.apps.bench.report import Result, result
+from torpor.apps.bench.homes import TEMPLATE, Progress, bench_home, raw_parts, serving
+from torpor.apps.bench.raw import RawParts, content_of, raw_sandbox
+from torpor.apps.bench.report import Bound, Result, median, result
 from torpor.apps.bench.session import Cycle, bench_session
 from torpor.apps.client import Client
-from torpor.apps.config import Config, read_server_file
-from torpor.apps.node import Role, open_node
-from torpor.domain.errors import Unavailable
+from torpor.apps.config import Config
 
-TEMPLATE = "data"
 SIZES_MIB = (64, 256)
 RUNS, RUNS_QUICK = 100, 10
 FETCH_BYTES_PER_MS = 0.8e9 / 1000
 RESUME_ALLOWANCE_MS = 25.0
 STOP_RATIO_MAX = 1.2
 SECOND_PAUSE_SHARE_MAX = 0.03
-
-Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -45,21 +37,32 @@ class Samples:
         return sorted(int(cycle.snapshot["image_bytes"]) for cycle in self.cycles)[len(self.cycles) // 2]
 
 
-async def measure(config: Config, *, quick: bool, progress: Progress) -> tuple[list[Samples], str]:
-    """Both sizes. Also the engine build's name."""
+async def measure_resume(config: Config, *, quick: bool, progress: Progress) -> list[Result]:
+    """Local resumes: request to first output."""
+    return resume_results(await measure(config, quick=quick, progress=progress))
+
+
+async def measure_pause(config: Config, *, quick: bool, progress: Progress) -> list[Result]:
+    """Pauses: stop time and bytes written."""
+    return pause_results(await measure(config, quick=quick, progress=progress))
+
+
+async def measure_both(config: Config, *, quick: bool, progress: Progress) -> list[Result]:
+    """Both of the same repetitions."""
+    measured = await measure(config, quick=quick, progress=progress)
+    return resume_results(measured) + pause_results(measured)
+
+
+async def measure(config: Config, *, quick: bool, progress: Progress) -> list[Samples]:
+    """Both sizes."""
     runs = RUNS_QUICK if quick else RUNS
-    with _server(config) as client:
-        async with open_node(config, Role.build(config)) as node, node.raw_parts(TEMPLATE) as parts:
-            measured = [await _measure_size(client, parts, size_mib, runs, progress) for size_mib in SIZES_MIB]
-            build = (await parts.engine.capabilities()).build
-    return measured, build
+    async with bench_home(config) as home, serving(home) as server, raw_parts(config) as parts:
+        return [await _measure_size(server.client, parts, size_mib, runs, progress) for size_mib in SIZES_MIB]
 
 
 async def _measure_size(client: Client, parts: RawParts, size_mib: int, runs: int, progress: Progress) -> Samples:
     samples = Samples(size_mib)
-    async with raw_sandbox(parts, _content(0)) as bare:
-        ballast_bytes = max(0, (size_mib << 20) - bare.pages_bytes)
-    content = _content(ballast_bytes)
+    content = await content_of(parts, size_mib)
     async with raw_sandbox(parts, content) as raw:
         samples.pages_bytes = raw.pages_bytes
         with bench_session(client, TEMPLATE, content) as session:
@@ -76,17 +79,12 @@ async def _measure_size(client: Client, parts: RawParts, size_mib: int, runs: in
     return samples
 
 
-def _content(ballast_bytes: int) -> str:
-    """Random bytes: nothing to gain for compression, so this is the hard case."""
-    return f"import os; ballast = os.urandom({ballast_bytes})"
-
-
 def resume_results(measured: list[Samples]) -> list[Result]:
     """Request to first output, over HTTP, on the client's clock."""
     results = []
     for samples in measured:
         raw = samples.raw_restore_ms
-        bound = result("", raw, unit="ms", rule="").p50 + samples.image_bytes / FETCH_BYTES_PER_MS + RESUME_ALLOWANCE_MS
+        bound = Bound(median(raw) + samples.image_bytes / FETCH_BYTES_PER_MS + RESUME_ALLOWANCE_MS)
         results.append(
             result(
                 f"resume_local_{samples.size_mib}mb",
@@ -121,7 +119,7 @@ def pause_results(measured: list[Samples]) -> list[Result]:
                 _steps(samples, "stop"),
                 unit="ms",
                 raw=raw,
-                bound=STOP_RATIO_MAX * result("", raw, unit="ms", rule="").p50,
+                bound=Bound(STOP_RATIO_MAX * median(raw)),
                 rule="p50 <= 1.2 x raw checkpoint",
                 image_bytes=samples.image_bytes,
             )
@@ -149,7 +147,7 @@ def pause_results(measured: list[Samples]) -> list[Result]:
                 f"second_pause_new_share_{samples.size_mib}mb",
                 samples.idle_shares,
                 unit="ratio",
-                bound=SECOND_PAUSE_SHARE_MAX if samples.size_mib == max(SIZES_MIB) else None,
+                bound=Bound(SECOND_PAUSE_SHARE_MAX) if samples.size_mib == max(SIZES_MIB) else None,
                 rule="bytes written by a pause of an idle session <= 3 % of its image",
                 image_bytes=samples.image_bytes,
             )
@@ -159,25 +157,3 @@ def pause_results(measured: list[Samples]) -> list[Result]:
 
 def _steps(samples: Samples, step: str) -> list[float]:
     return [float(cycle.snapshot["timings_ms"][step]) for cycle in samples.cycles]
-
-
-@contextlib.contextmanager
-def _server(config: Config) -> Iterator[Client]:
-    """The home's running server, else one for this run."""
-    try:
-        with Client.of(config) as client:
-            client.health()
-            yield client
-            return
-    except Unavailable:
-        pass
-    torpor = (sys.executable, "-m", "torpor.apps.cli")
-    subprocess.run(
-        (*torpor, "--home", str(config.home), "up", "--detach", "--port", "0"), check=True, stdout=sys.stderr
-    )
-    try:
-        started = Config(config.home, str(read_server_file(config.server_file)["url"]))
-        with Client.of(started) as client:
-            yield client
-    finally:
-        subprocess.run((*torpor, "--home", str(config.home), "down"), check=True, stdout=sys.stderr)

@@ -15,7 +15,7 @@ from torpor.domain.errors import EngineError
 from torpor.domain.ids import InstanceId, id_from_entropy
 from torpor.ports.engine import InstanceShape
 from torpor.ports.entropy import Entropy
-from torpor.ports.guest import GuestDialer
+from torpor.ports.guest import Guest, GuestDialer, Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class RawParts:
     dialer: GuestDialer
     entropy: Entropy
     folder: Path
+
+
+BURST_TIMEOUT_S = 120.0
 
 
 class Raw:
@@ -62,6 +65,23 @@ class Raw:
         finally:
             await engine.destroy(instance)
 
+    async def restores_ms(self, count: int) -> float:
+        """Sandboxes created and restored from the same image, all at once, until the last is there."""
+        engine = self._parts.engine
+        instances = [InstanceId(id_from_entropy(self._parts.entropy.bytes(20))) for _ in range(count)]
+
+        async def restored(instance: InstanceId) -> None:
+            await engine.create(instance, self._parts.shape)
+            await self._timed(engine.restore_argv(instance, self._image))
+
+        began_s = self._clock.monotonic_s()
+        try:
+            await asyncio.gather(*(restored(instance) for instance in instances))
+            return (self._clock.monotonic_s() - began_s) * 1000
+        finally:
+            for instance in instances:
+                await engine.destroy(instance)
+
     async def _timed(self, argv: tuple[str, ...]) -> float:
         began_s = self._clock.monotonic_s()
         process = await asyncio.create_subprocess_exec(
@@ -77,23 +97,68 @@ class Raw:
 @contextlib.asynccontextmanager
 async def raw_sandbox(parts: RawParts, content: str) -> AsyncIterator[Raw]:
     """A sandbox started cold whose default context ran ``content``; and one checkpoint of it to restore from."""
+    image = parts.folder / id_from_entropy(parts.entropy.bytes(20))
+    async with running_sandbox(parts, content) as running:
+        try:
+            await running.guest.quiesce()
+            image.mkdir()
+            await parts.engine.checkpoint(running.instance, image)
+            await parts.engine.thaw(running.instance)
+            yield Raw(parts, running.instance, image)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, image, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A sandbox that runs, and its agent."""
+
+    parts: RawParts
+    instance: InstanceId
+    guest: Guest
+
+    async def thaw_ms(self, source: str) -> float:
+        """Freeze it; then from its thaw until ``source`` gave its first output over the channel."""
+        engine, clock, first_ms = self.parts.engine, SystemClock(), list[float]()
+        await engine.freeze(self.instance)
+        began_s = clock.monotonic_s()
+
+        async def note(_output: Output) -> None:
+            first_ms.append((clock.monotonic_s() - began_s) * 1000)
+
+        await engine.thaw(self.instance)
+        await self.guest.code(source, timeout_s=BURST_TIMEOUT_S, on_output=note)
+        return first_ms[0]
+
+
+@contextlib.asynccontextmanager
+async def running_sandbox(parts: RawParts, content: str) -> AsyncIterator[Running]:
+    """A sandbox started cold whose default context ran ``content``."""
     instance = InstanceId(id_from_entropy(parts.entropy.bytes(20)))
-    image = parts.folder / "image"
     await parts.engine.create(instance, parts.shape)
     try:
         guest = parts.dialer.connect(instance, await parts.engine.attach(instance))
-        await parts.engine.start(instance)
-        await guest.hello()
-        made = await guest.code(content, timeout_s=120)
-        if made.error is not None:
-            raise EngineError(f"cannot measure the raw engine: its content failed: {made.error.traceback}")
-        await guest.quiesce()
-        image.mkdir()
-        raw = Raw(parts, instance, image)
-        await parts.engine.checkpoint(instance, image)
-        await parts.engine.thaw(instance)
-        yield raw
-        await guest.close()
+        try:
+            await parts.engine.start(instance)
+            await guest.hello()
+            made = await guest.code(content, timeout_s=BURST_TIMEOUT_S)
+            if made.error is not None:
+                raise EngineError(f"cannot measure the raw engine: its content failed: {made.error.traceback}")
+            yield Running(parts, instance, guest)
+        finally:
+            await guest.close()
     finally:
         await parts.engine.destroy(instance)
-        await asyncio.to_thread(shutil.rmtree, image, ignore_errors=True)
+
+
+async def content_of(parts: RawParts, size_mib: int) -> str:
+    """Code that makes the memory of a bare sandbox of the template about ``size_mib`` large.
+
+    Of random bytes: nothing to gain for compression, so this is the hard case.
+    """
+    async with raw_sandbox(parts, _ballast(0)) as bare:
+        return _ballast(max(0, (size_mib << 20) - bare.pages_bytes))
+
+
+def _ballast(size_bytes: int) -> str:
+    return f"import os; ballast = os.urandom({size_bytes})"

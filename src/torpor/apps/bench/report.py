@@ -15,7 +15,8 @@ from typing import Any
 class Result:
     """One measured quantity. ``ratio``: p50 over the raw engine's p50, where there is one.
 
-    ``bound``: what p50 must not exceed, in the same unit, with ``rule`` saying where it comes from.
+    ``bound``: what the percentile ``bound_on`` must not exceed, in the same unit, or not fall below if ``at_least``;
+    ``rule`` says where it comes from. ``n``: samples. A failed check of correctness gives no result but an error.
     """
 
     name: str
@@ -29,7 +30,28 @@ class Result:
     bound: float | None
     holds: bool
     rule: str
+    bound_on: str = "p50"
+    at_least: bool = False
     image_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one percentile of the samples must keep to."""
+
+    value: float
+    percent: int = 50
+    at_least: bool = False
+
+    def holds(self, samples: Sequence[float]) -> bool:
+        """Whether it is kept."""
+        measured = percentile(samples, self.percent)
+        return measured >= self.value if self.at_least else measured <= self.value
+
+
+def median(samples: Sequence[float]) -> float:
+    """The 50th percentile."""
+    return percentile(samples, 50)
 
 
 def result(
@@ -38,7 +60,7 @@ def result(
     *,
     unit: str,
     rule: str,
-    bound: float | None = None,
+    bound: Bound | None = None,
     raw: Sequence[float] = (),
     image_bytes: int = 0,
 ) -> Result:
@@ -54,9 +76,11 @@ def result(
         p99=round(percentile(samples, 99), 3),
         raw_p50=None if raw_p50 is None else round(raw_p50, 3),
         ratio=None if not raw_p50 else round(p50 / raw_p50, 3),
-        bound=None if bound is None else round(bound, 3),
-        holds=bound is None or p50 <= bound,
+        bound=None if bound is None else round(bound.value, 3),
+        holds=bound is None or bound.holds(samples),
         rule=rule,
+        bound_on=f"p{(bound or Bound(0)).percent}",
+        at_least=bound is not None and bound.at_least,
         image_bytes=image_bytes,
     )
 

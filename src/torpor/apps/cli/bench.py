@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,23 +12,56 @@ from torpor.apps.cli.options import AsJson, configured, examples
 app = typer.Typer(
     no_args_is_help=True,
     help="Measure this machine: ours beside the raw engine, in the same run.",
-    epilog=examples("torpor bench resume --quick"),
+    epilog=examples("torpor bench resume --quick", "torpor bench all --json > bench.json"),
 )
 
 Quick = Annotated[bool, typer.Option("--quick", help="Few repetitions, for a first look.")]
 
 
-@app.command(epilog=examples("torpor bench resume --quick", "torpor bench resume --json > resume.json"))
-def resume(context: typer.Context, *, quick: Quick = False, as_json: AsJson = False) -> int:
-    """Request to first output of a paused session, beside a raw restore."""
-    from torpor.apps.bench.cli import bench_resume  # noqa: PLC0415 - pulls the whole server in
+class BenchTier(StrEnum):
+    """Where a resume comes from."""
 
-    return int(bench_resume(configured(context), quick=quick, as_json=as_json) or 0)
+    WARM = "warm"
+    LOCAL = "local"
+    COLD = "cold"
+
+
+Tiers = Annotated[BenchTier, typer.Option("--tier", help="Where the session comes back from.")]
+
+
+@app.command(epilog=examples("torpor bench resume --quick", "torpor bench resume --tier warm --json > warm.json"))
+def resume(
+    context: typer.Context, *, tier: Tiers = BenchTier.LOCAL, quick: Quick = False, as_json: AsJson = False
+) -> int:
+    """Request to first output of a paused session, beside the raw engine."""
+    return _run(context, f"resume-{tier}", quick=quick, as_json=as_json)
 
 
 @app.command(epilog=examples("torpor bench pause --quick", "torpor bench pause --json > pause.json"))
 def pause(context: typer.Context, *, quick: Quick = False, as_json: AsJson = False) -> int:
     """Stop time of a pause beside a raw checkpoint, and what a second pause writes."""
-    from torpor.apps.bench.cli import bench_pause  # noqa: PLC0415 - pulls the whole server in
+    return _run(context, "pause", quick=quick, as_json=as_json)
 
-    return int(bench_pause(configured(context), quick=quick, as_json=as_json) or 0)
+
+@app.command(epilog=examples("torpor bench density --quick"))
+def density(context: typer.Context, *, quick: Quick = False, as_json: AsJson = False) -> int:
+    """200 paused sessions: bytes stored, what the server grew by, and how long a listing takes."""
+    return _run(context, "density", quick=quick, as_json=as_json)
+
+
+@app.command(epilog=examples("torpor bench fork --quick"))
+def fork(context: typer.Context, *, quick: Quick = False, as_json: AsJson = False) -> int:
+    """A fork into ten, beside ten raw restores at once."""
+    return _run(context, "fork", quick=quick, as_json=as_json)
+
+
+@app.command("exec", epilog=examples("torpor bench exec --quick"))
+def execute(context: typer.Context, *, quick: Quick = False, as_json: AsJson = False) -> int:
+    """Bursts, output, files and creation over HTTP, beside a no-op route and a cold start of the raw engine."""
+    return _run(context, "exec", quick=quick, as_json=as_json)
+
+
+def _run(context: typer.Context, *names: str, quick: bool, as_json: bool) -> int:
+    from torpor.apps.bench.cli import run_benches  # noqa: PLC0415 - pulls the whole server in
+
+    return run_benches(configured(context), names, quick=quick, as_json=as_json)
