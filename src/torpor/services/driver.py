@@ -122,6 +122,13 @@ class Driver:
                     await runtime.capturing.ended.wait()
                     continue
                 live = runtime.live
+                if live is not None and _has(decided, Effect.THAW):  # its capture ended, and could not be recorded
+                    await self.go_on(decided.session, live)
+                    continue
+                if live is not None and _is_placed(decided.session, live):  # and that could not be recorded
+                    ready = Started(live.generation, decided.session.operation, live.instance)
+                    await self._report(decided.session, ready)
+                    continue
                 if decided.session.status is Status.RUNNING and live is not None:
                     return decided.session, live, None
                 await self.lose(decided.session, "this server holds no instance of it")
@@ -157,7 +164,11 @@ class Driver:
         started = Started(
             session.generation, session.operation, placed.live.instance, placed.timings_ms, revived.distrusts
         )
-        decided = await asyncio.shield(self._report(session, started))
+        try:
+            decided = await asyncio.shield(self._report(session, started))
+        except BaseException:  # it may be stored or not: the instance stays held, for the next call or the erasure
+            self._runtimes.of(session.id).attach(placed.live, session, now_s=self._clock.monotonic_s())
+            raise
         if not isinstance(decided.decision, Accepted):
             await discard(placed.live)
             raise conflict(decided.session, "placed_too_late")
@@ -328,6 +339,7 @@ class Driver:
         runtime = self._runtimes.of(session.id)
         live, runtime.live = runtime.live, None
         if live is not None and (error := await discard(live)) is not None:
+            runtime.live = live  # for the next try
             raise error
         await self._warm.drop(session.id)
         reach(CrashPoint.DELETE_INSTANCE_GONE)
@@ -378,6 +390,11 @@ class Driver:
 
 def _failed(session: Session, reason: str, code: str = TorporError.code) -> OperationFailed:
     return OperationFailed(session.generation, session.operation, reason, code)
+
+
+def _is_placed(session: Session, live: Live) -> bool:
+    """Its order to be placed was carried out already."""
+    return session.status in {Status.CREATING, Status.RESUMING} and live.generation == session.generation
 
 
 def _has(decided: Decided, effect: Effect) -> bool:
