@@ -53,7 +53,7 @@ async def test_inspecting_says_what_keeps_a_session_awake(api):
 async def test_limits_that_are_not_the_templates_are_refused(api):
     assert (await api.client.post("/v1/sessions", json={"cpus": 2})).status_code == 201
     answer = await api.client.post("/v1/sessions", json={"cpus": 4})
-    assert (answer.status_code, answer.json()["code"]) == (501, "unsupported")
+    assert (answer.status_code, answer.json()["code"]) == (422, "unsupported")
     assert answer.json()["details"] == {"field": "cpus", "offered": 2}
 
 

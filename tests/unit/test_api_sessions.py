@@ -70,7 +70,7 @@ async def test_a_paused_session_says_how_durable_it_is_and_what_it_cost(api):
 async def test_a_durability_that_is_not_offered_is_refused(api):
     await api.client.post("/v1/sessions", json={"name": "one"})
     answer = await api.client.post("/v1/sessions/one/pause", json={"wait": "object"})
-    assert (answer.status_code, answer.json()["code"]) == (501, "unsupported")
+    assert (answer.status_code, answer.json()["code"]) == (422, "unsupported")
     assert (await api.client.get("/v1/sessions/one")).json()["status"] == "running"
 
 

@@ -55,6 +55,14 @@ class Client:
         """The engine the server uses."""
         return self.send(calls.engine())
 
+    def collect_garbage(self, *, dry_run: bool, grace_s: float | None = None, keep: int | None = None) -> JSON:
+        """Remove from the store what nothing uses, or only say what would go."""
+        return self.send(calls.collect_garbage(dry_run=dry_run, grace_s=grace_s, keep=keep))
+
+    def rebuild_catalog(self) -> JSON:
+        """Insert what the store has and the catalog lacks."""
+        return self.send(calls.rebuild_catalog())
+
     def snapshot(self, ref: str) -> JSON:
         """Store what a session is now."""
         return self.send(calls.snapshot(ref))

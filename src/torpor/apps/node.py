@@ -43,6 +43,7 @@ from torpor.services.composition import Outside, Services, compose
 from torpor.services.maintenance import Maintenance
 from torpor.services.placement import Engines
 from torpor.services.reconcile import Settled
+from torpor.services.shelf import Shelf
 from torpor.services.supervisor import Supervisor
 from torpor.services.templates import PUBLIC_TENANT
 from torpor.store.snapshots import SnapshotStore
@@ -125,6 +126,11 @@ class Node:
             templates_dir=parts.config.templates_dir,
             guest_lib=GUEST_LIB,
         )
+
+    @property
+    def shelf(self) -> Shelf:
+        """The templates, to look at and to remove."""
+        return self.workshop.shelf
 
     @contextlib.asynccontextmanager
     async def raw_parts(self, template: str) -> AsyncIterator[RawParts]:

@@ -85,7 +85,7 @@ class Unsupported(TorporError):
     """This engine, build or host cannot do it; ``details`` names what differs or lacks."""
 
     code = "unsupported"
-    http_status = 501
+    http_status = 422  # the request asks for it: no 5xx, which says that the server failed
 
 
 class QuotaExceeded(TorporError):

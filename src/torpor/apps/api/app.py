@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from torpor import __version__
 from torpor.adapters.answers import SqliteAnswers
-from torpor.apps.api import bursting, files, folders, pages, processes, sessions, sockets, system
+from torpor.apps.api import bursting, files, folders, pages, processes, sessions, sockets, store, system
 from torpor.apps.api.backend import Backend
 from torpor.apps.api.bursts import Bursts
 from torpor.apps.api.context import Context
@@ -47,7 +47,7 @@ def create_app(
             await book.close()
 
     app = FastAPI(title="torpor", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    for part in (system, sessions, bursting, files, folders, processes, sockets):
+    for part in (system, store, sessions, bursting, files, folders, processes, sockets):
         app.include_router(part.router, prefix="/v1")
     app.include_router(processes.sockets, prefix="/v1")
     app.add_api_route("/docs", pages.page, include_in_schema=False)

@@ -10,7 +10,9 @@ from torpor.domain.ids import SessionId, TenantId
 from torpor.domain.session import Durability, Session
 from torpor.ports.catalog import Page, TemplateRecord
 from torpor.ports.guest import Guest, OnOutput, ProcessSpec
+from torpor.services.maintenance import Maintenance
 from torpor.services.requests import Burst, ClockChange, CreateRequest, ForkRequest, Resumption
+from torpor.services.shelf import Shelf
 
 
 class Backend(Protocol):
@@ -116,6 +118,16 @@ class Backend(Protocol):
 
     async def templates(self, tenant: TenantId) -> tuple[TemplateRecord, ...]:
         """The newest template of each name."""
+        ...
+
+    @property
+    def shelf(self) -> Shelf:
+        """The templates, to look at and to remove."""
+        ...
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """What an operator asks of the store: garbage, a rebuilt catalog, exports, imports."""
         ...
 
     async def store_check(self, tenant: TenantId) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from torpor.apps.api import schema
+from torpor.apps.api import answers, schema
 from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
 from torpor.apps.api.output import Collector, Outlet
 from torpor.apps.api.streams import EVENT, Form, form_for
@@ -33,7 +33,7 @@ Accept = Annotated[str, Header(include_in_schema=False)]  # OpenAPI has it as th
 Work = Callable[[OnOutput], Awaitable[Burst]]
 ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
-        "model": schema.BurstAnswer,
+        "model": answers.BurstAnswer,
         "content": {
             "text/event-stream": {"schema": EVENT},
             MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}},

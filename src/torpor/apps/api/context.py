@@ -9,7 +9,7 @@ from fastapi import Depends, Security
 from fastapi.requests import HTTPConnection
 from fastapi.security import APIKeyHeader, HTTPBearer
 
-from torpor.apps.api import schema
+from torpor.apps.api import answers
 from torpor.apps.api.backend import Backend
 from torpor.apps.api.bursts import Bursts
 from torpor.apps.api.tokens import SessionTokens
@@ -55,4 +55,4 @@ KEY = (
 )
 
 _STATUSES = sorted({cls.http_status for cls in TorporError.__subclasses__()} | {500, 405, 413})
-FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": schema.Error} for status in _STATUSES}
+FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": answers.Error} for status in _STATUSES}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from torpor.apps.api import schema
+from torpor.apps.api import answers, schema
 from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
 from torpor.apps.api.files import FilePath
 from torpor.apps.api.streams import EVENT_STREAM, event
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/sessions/{ref}/files", tags=["files"], dependencies=
 PAGE_MAX = 10_000
 
 
-@router.get("/list", response_model=schema.FilesAnswer)
+@router.get("/list", response_model=answers.FilesAnswer)
 async def list_files(
     here: Here,
     tenant: Tenant,
@@ -39,14 +39,14 @@ async def list_files(
     return {"entries": [file_json(one) for one in page.entries], "cursor": page.next_after}
 
 
-@router.get("/stat", response_model=schema.FileAnswer)
+@router.get("/stat", response_model=answers.FileAnswer)
 async def stat_file(here: Here, tenant: Tenant, ref: str, path: FilePath) -> dict[str, Any]:
     """What a path names; links are not followed."""
     async with here.backend.guest(tenant, ref) as (guest, _):
         return file_json(await guest.stat_file(path))
 
 
-@router.post("/directories", response_model=schema.DirectoryAnswer)
+@router.post("/directories", response_model=answers.DirectoryAnswer)
 async def make_directory(here: Here, tenant: Tenant, ref: str, body: schema.DirectoryBody) -> dict[str, Any]:
     """Make a directory with its parents; ``made`` is false if it was there."""
     async with here.backend.guest(tenant, ref) as (guest, _):

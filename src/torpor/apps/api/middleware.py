@@ -19,6 +19,7 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 DRAINED_BYTES_MAX = 256 * 1024 * 1024  # read and thrown away, so that the client gets to read why it was refused
 OPEN_PATHS = frozenset({"/v1/health", "/openapi.json", "/docs"})  # nothing of any tenant in them
 SESSIONS = "/v1/sessions/"
+UNLIMITED = ("/files", "/input", "/sessions/import")  # streamed, and never held whole
 KEY_PROTOCOL = "torpor.key."  # browsers cannot send headers with a WebSocket, but may offer protocols
 
 
@@ -83,14 +84,14 @@ async def _confined(scope: Scope, tenant: TenantId, session: SessionId) -> Scope
 
 
 class BodyLimit:
-    """Refuses a body above ``BODY_BYTES_MAX``; files are streamed and have no such limit."""
+    """Refuses a body above ``BODY_BYTES_MAX``; what is streamed has no such limit."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] != "http" or scope["path"].endswith("/files"):
+        if scope["type"] != "http" or scope["path"].endswith(UNLIMITED):
             await self._app(scope, receive, send)
             return
         length = Headers(scope=scope).get("content-length", "")

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 
-from torpor.apps.api import schema
+from torpor.apps.api import answers, schema
 from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
+from torpor.apps.api.files import UPLOAD, body_of
 from torpor.apps.api.sockets import accept
 from torpor.apps.api.streams import EVENT_STREAM, event, text_fields
 from torpor.apps.api.wire import JSON, error_json, instant, resumption_json
@@ -33,14 +34,65 @@ router = APIRouter(prefix="/sessions/{ref}", tags=["processes"], dependencies=KE
 sockets = APIRouter(prefix="/sessions/{ref}", tags=["processes"])
 
 SHELL = ("bash", "-l")
-SIZE_MAX = 10_000
 
 
-@router.get("/processes", response_model=schema.ProcessesAnswer)
+@router.get("/processes", response_model=answers.ProcessesAnswer)
 async def processes(here: Here, tenant: Tenant, ref: str) -> dict[str, Any]:
     """What was started or detached, in order of start, ended ones too."""
     async with here.backend.guest(tenant, ref) as (guest, _):
         return {"processes": [process_json(one) for one in await guest.processes()]}
+
+
+@router.post("/processes", status_code=201, response_model=answers.ProcessAnswer)
+async def start(here: Here, tenant: Tenant, ref: str, body: schema.StartBody) -> dict[str, Any]:
+    """Start a process that outlives the request, and pauses; on a terminal if given its size."""
+    spec, size = body.process(), body.terminal.size() if body.terminal else None
+    async with here.backend.guest(tenant, ref) as (guest, _):
+        return process_json(await guest.start(spec, terminal=size, keep_stdin=body.keep_stdin))
+
+
+@router.get("/processes/{pid}/output", response_class=StreamingResponse, responses={200: EVENT_STREAM})
+async def output(
+    here: Here, tenant: Tenant, ref: str, pid: int, from_sequence: Annotated[int, Query(ge=0)] = 0
+) -> StreamingResponse:
+    """A process's output from a sequence number on, as server-sent events `output`, `lost`, and `exit` last.
+
+    A pause ends them with an `error`; ask again from the next sequence number, which wakes the session.
+    """
+    await here.backend.get(tenant, ref)
+    return StreamingResponse(_events(here, tenant, ref, pid, from_sequence), media_type="text/event-stream")
+
+
+async def _events(here: Context, tenant: TenantId, ref: str, pid: int, from_sequence: int) -> AsyncIterator[bytes]:
+    try:
+        async with (
+            here.backend.guest(tenant, ref) as (guest, _),
+            aclosing(guest.attach(pid, from_sequence=from_sequence)) as events,
+        ):
+            async for one in events:
+                if isinstance(one, ProcessOutput):
+                    place = {"sequence": one.sequence, "stream": one.stream.value}
+                    yield event("output", {**place, **text_fields(one.data)})
+                else:
+                    yield event("lost" if isinstance(one, OutputLost) else "exit", _told(one))
+    except TorporError as error:
+        yield event("error", error_json(error))
+
+
+@router.post("/processes/{pid}/input", response_model=answers.TakenAnswer, openapi_extra=UPLOAD)
+async def send_input(
+    here: Here, tenant: Tenant, ref: str, pid: int, request: Request, *, close: Annotated[bool, Query()] = False
+) -> dict[str, Any]:
+    """Feed a process's input with the body, waiting while it does not read; ``close`` then ends it."""
+    async with here.backend.guest(tenant, ref) as (guest, _):
+        return {"taken_bytes": await guest.send_input(pid, body_of(request, "send the input"), close=close)}
+
+
+@router.post("/processes/{pid}/resize", status_code=204)
+async def resize(here: Here, tenant: Tenant, ref: str, pid: int, body: schema.SizeBody) -> None:
+    """Change a terminal's size; its foreground is told."""
+    async with here.backend.guest(tenant, ref) as (guest, _):
+        await guest.resize(pid, body.size())
 
 
 @router.post("/processes/{pid}/signal", status_code=204)
@@ -184,8 +236,10 @@ def _size(text: str) -> TerminalSize:
         size = TerminalSize(int(said["columns"]), int(said["rows"]))
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidArgument('cannot resize: send {"columns": C, "rows": R}', field="columns") from error
-    if not (0 < size.columns <= SIZE_MAX and 0 < size.rows <= SIZE_MAX):
-        raise InvalidArgument(f"cannot resize to {size.columns} by {size.rows}: 1 to {SIZE_MAX} each", field="columns")
+    if not (0 < size.columns <= schema.TERMINAL_MAX and 0 < size.rows <= schema.TERMINAL_MAX):
+        raise InvalidArgument(
+            f"cannot resize to {size.columns} by {size.rows}: 1 to {schema.TERMINAL_MAX} each", field="columns"
+        )
     return size
 
 

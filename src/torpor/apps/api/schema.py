@@ -1,22 +1,23 @@
-"""Request and answer bodies, for validation and for OpenAPI. The mapping from domain values is in ``wire``."""
+"""Request bodies, for validation and for OpenAPI; answers are in ``answers``."""
 
 from __future__ import annotations
 
 import base64
-import binascii
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from torpor.apps.api.tokens import TTL_S, TTL_S_MAX
 from torpor.domain.errors import InvalidArgument
 from torpor.domain.session import DeadlineAction, Durability, OnResume, Persistence, Policy
-from torpor.ports.guest import ProcessSpec
+from torpor.ports.guest import ProcessSpec, TerminalSize
 from torpor.services.requests import METADATA_ENTRIES_MAX, ClockChange, CreateRequest, ForkRequest
+from torpor.store.garbage import GRACE_S, KEEP_COUNT
 
 TIMEOUT_S_MAX = 7 * 24 * 3600.0
 DURATION_S_MAX = 10 * 365 * 24 * 3600.0
 FORKS_MAX = 64
+TERMINAL_MAX = 10_000
 DEFAULTS = Policy()
 
 Timeout = Annotated[float, Field(gt=0, le=TIMEOUT_S_MAX, allow_inf_nan=False)]
@@ -149,10 +150,7 @@ class ExecBody(Request):
 
     def process(self) -> ProcessSpec:
         """As the services take it. Raises: InvalidArgument for what is not base64."""
-        try:
-            stdin = base64.b64decode(self.stdin_base64, validate=True)
-        except binascii.Error as error:
-            raise InvalidArgument(f"cannot read stdin_base64: {error}; send base64", field="stdin_base64") from error
+        stdin = _stdin(self.stdin_base64)
         return ProcessSpec(
             argv=tuple(self.argv),
             env=self.env,
@@ -162,6 +160,13 @@ class ExecBody(Request):
             timeout_s=self.timeout_s,
             detach=self.detach,
         )
+
+
+def _stdin(sent: str) -> bytes:
+    try:
+        return base64.b64decode(sent, validate=True)
+    except ValueError as error:  # what is not ASCII, too
+        raise InvalidArgument(f"cannot read stdin_base64: {error}; send base64", field="stdin_base64") from error
 
 
 class InterruptBody(Request):
@@ -192,6 +197,33 @@ class SignalBody(Request):
     group: bool = False
 
 
+class SizeBody(Request):
+    """A terminal's size, in characters."""
+
+    columns: Annotated[int, Field(ge=1, le=TERMINAL_MAX)] = 80
+    rows: Annotated[int, Field(ge=1, le=TERMINAL_MAX)] = 24
+
+    def size(self) -> TerminalSize:
+        """As the guest takes it."""
+        return TerminalSize(self.columns, self.rows)
+
+
+class StartBody(Request):
+    """A process that outlives the request. ``terminal``: on one of that size. ``keep_stdin``: more input may follow."""
+
+    argv: Annotated[list[str], Field(min_length=1)]
+    env: Pairs = Field(default_factory=dict)
+    cwd: str | None = None
+    user: str = "root"
+    stdin_base64: str = ""
+    terminal: SizeBody | None = None
+    keep_stdin: bool = False
+
+    def process(self) -> ProcessSpec:
+        """As the services take it. Raises: InvalidArgument for what is not base64."""
+        return ProcessSpec(tuple(self.argv), self.env, self.cwd, self.user, _stdin(self.stdin_base64))
+
+
 class TerminalQuery(BaseModel):
     """A terminal to start (``argv``: a login shell unless given), or with ``pid`` one to attach to again."""
 
@@ -201,8 +233,8 @@ class TerminalQuery(BaseModel):
     cwd: str | None = None
     user: str = "root"
     term: str = "xterm-256color"
-    columns: Annotated[int, Field(ge=1, le=10_000)] = 80
-    rows: Annotated[int, Field(ge=1, le=10_000)] = 24
+    columns: Annotated[int, Field(ge=1, le=TERMINAL_MAX)] = 80
+    rows: Annotated[int, Field(ge=1, le=TERMINAL_MAX)] = 24
 
 
 class SocketCode(CodeBody):
@@ -233,251 +265,15 @@ SocketBurst = SocketCode | SocketShell | SocketExec
 SocketMessage = Annotated[SocketBurst | SocketInterrupt, Field(discriminator="kind")]
 
 
+class GarbageBody(Request):
+    """``dry_run``: only say. ``grace_s``: least time without use. ``keep``: snapshots of each session that stay."""
+
+    dry_run: bool = False
+    grace_s: Annotated[float, Field(ge=0, le=DURATION_S_MAX, allow_inf_nan=False)] = GRACE_S
+    keep: Annotated[int, Field(ge=1, le=1000)] = KEEP_COUNT
+
+
 class TokenBody(Request):
     """How long the token may be used."""
 
     ttl_s: Annotated[float, Field(gt=0, le=TTL_S_MAX, allow_inf_nan=False)] = TTL_S
-
-
-class Error(BaseModel):
-    """Every error, whatever the status."""
-
-    code: str
-    message: str
-    details: dict[str, Any]
-
-
-class Snapshot(BaseModel):
-    """The newest snapshot of a session."""
-
-    sequence: int
-    instant: str
-    image_bytes: int
-    new_bytes: int
-    timings_ms: dict[str, float]
-
-
-class Limits(BaseModel):
-    """Caps of a session's instance."""
-
-    cpus: float
-    memory_bytes: int
-    disk_bytes: int
-    pids_max: int
-
-
-class Clocks(BaseModel):
-    """How its clocks are set; null: never."""
-
-    idle_s: float | None
-    timeout_s: float | None
-    timeout_action: str
-    retention_s: float | None
-    on_resume: str
-
-
-class Moment(BaseModel):
-    """A line of the timeline: where it came to stand, when, and why."""
-
-    at: str
-    status: str
-    event: str
-    reason: str
-
-
-class SessionAnswer(BaseModel):
-    """A session. ``run_deadline_at`` while it runs, ``run_left_s`` while it does not; ``expires_at`` while it rests."""
-
-    id: str
-    name: str | None
-    status: str
-    status_detail: str
-    durability: str | None
-    generation: int
-    operation: int
-    template: str
-    template_digest: str
-    persistence: str
-    created_at: str
-    running_since: str | None
-    paused_at: str | None
-    snapshot: Snapshot | None
-    compute_s: float
-    cpu_s: float
-    memory_bytes: int | None
-    resumes_count: int
-    limits: Limits
-    metadata: dict[str, str]
-    env_names: list[str]
-    clocks: Clocks
-    hard_deadline_at: str | None
-    run_deadline_at: str | None
-    run_left_s: float | None
-    expires_at: str | None
-    forked_from: str | None
-    timeline: list[Moment]
-    node: str
-    instance: str | None
-    last_error: str | None
-    last_timings_ms: dict[str, float]
-
-
-class InspectAnswer(SessionAnswer):
-    """A session, and what keeps it awake now."""
-
-    awake_because: list[str]
-
-
-class Resumed(BaseModel):
-    """How and after how long the session came back. ``outcome``: what of it; ``stepped_down``: why not more."""
-
-    cause: str
-    outcome: str
-    stepped_down: list[str]
-    gap_s: float
-    wall_time: str
-    tier: str
-    generation: int
-    attempts: int
-    dropped: list[str]
-    timings_ms: dict[str, float]
-
-
-class PlacedAnswer(SessionAnswer):
-    """A session that was created or resumed."""
-
-    resumed: Resumed | None
-
-
-class TokenAnswer(BaseModel):
-    """A key that may use one session only. It is shown once and stored nowhere."""
-
-    token: str
-    session: str
-    expires_at: str
-
-
-class ForksAnswer(BaseModel):
-    """The copies, running."""
-
-    sessions: list[PlacedAnswer]
-
-
-class PageAnswer(BaseModel):
-    """A page of sessions, newest first; give ``cursor`` back for the next one."""
-
-    sessions: list[SessionAnswer]
-    cursor: str | None
-
-
-class CodeFailure(BaseModel):
-    """An exception that the code raised."""
-
-    name: str
-    value: str
-    traceback: str
-
-
-class BurstSession(BaseModel):
-    """Which session a burst ran in."""
-
-    id: str
-    name: str | None
-    generation: int
-
-
-class OutcomeAnswer(BaseModel):
-    """How a burst ended."""
-
-    session: BurstSession
-    result: dict[str, Any] | None
-    error: CodeFailure | None
-    exit_code: int | None
-    dropped_bytes: int
-    timed_out: bool
-    execution_count: int | None
-    cwd: str | None
-    resumed: Resumed | None
-    timings_ms: dict[str, float]
-
-
-class BurstAnswer(OutcomeAnswer):
-    """A burst with its output. ``stdout_base64`` is null unless the bytes are not UTF-8."""
-
-    stdout: str
-    stdout_base64: str | None
-    stderr: str
-    stderr_base64: str | None
-    display: list[dict[str, Any]]
-
-
-class WrittenAnswer(BaseModel):
-    """A file that was written. ``woken``: the session was paused before."""
-
-    path: str
-    size_bytes: int
-    woken: bool
-
-
-class FileAnswer(BaseModel):
-    """What a path names. ``mode`` is octal; ``target``: of a symlink."""
-
-    path: str
-    kind: str
-    size_bytes: int
-    mode: str
-    owner: str
-    group: str
-    modified_at: str
-    target: str | None
-
-
-class FilesAnswer(BaseModel):
-    """A page of a directory, by name; give ``cursor`` back for the next one."""
-
-    entries: list[FileAnswer]
-    cursor: str | None
-
-
-class DirectoryAnswer(BaseModel):
-    """``made``: false if it was there."""
-
-    path: str
-    made: bool
-
-
-class ProcessAnswer(BaseModel):
-    """A process. ``sequence``: of the next byte of its output, ``oldest_sequence``: of the oldest one still kept."""
-
-    pid: int
-    argv: list[str]
-    user: str
-    terminal: bool
-    running: bool
-    exit_code: int | None
-    started_at: str
-    sequence: int
-    oldest_sequence: int
-
-
-class ProcessesAnswer(BaseModel):
-    """Processes, in order of start."""
-
-    processes: list[ProcessAnswer]
-
-
-class TemplateAnswer(BaseModel):
-    """A template."""
-
-    name: str
-    digest: str
-    created_at: str
-    engine_build: str
-    image_bytes: int
-    shape: dict[str, Any]
-
-
-class TemplatesAnswer(BaseModel):
-    """All templates, by name."""
-
-    templates: list[TemplateAnswer]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from torpor.apps.api import schema
+from torpor.apps.api import answers, schema
 from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
 from torpor.apps.api.idempotency import IdempotencyKey, once
 from torpor.apps.api.tokens import Grant
@@ -23,8 +23,8 @@ PAGE_MAX = 1000
 @router.post(
     "",
     status_code=201,
-    response_model=schema.PlacedAnswer,
-    responses={200: {"model": schema.PlacedAnswer, "description": "it existed already (get_or_create)"}},
+    response_model=answers.PlacedAnswer,
+    responses={200: {"model": answers.PlacedAnswer, "description": "it existed already (get_or_create)"}},
 )
 async def create(
     here: Here, tenant: Tenant, body: schema.CreateBody | None = None, *, idempotency_key: IdempotencyKey = None
@@ -83,7 +83,7 @@ async def _check_limits(here: Context, tenant: TenantId, asked: schema.CreateBod
                 )
 
 
-@router.get("", response_model=schema.PageAnswer)
+@router.get("", response_model=answers.PageAnswer)
 async def page(
     here: Here,
     tenant: Tenant,
@@ -95,7 +95,7 @@ async def page(
     return {"sessions": [here.seen(session) for session in found.sessions], "cursor": found.cursor}
 
 
-@router.get("/{ref}", response_model=schema.InspectAnswer)
+@router.get("/{ref}", response_model=answers.InspectAnswer)
 async def inspect(here: Here, tenant: Tenant, ref: str) -> dict[str, Any]:
     """One session, by id or name, with its CPU and memory as of now."""
     session = await here.backend.get(tenant, ref)
@@ -104,13 +104,13 @@ async def inspect(here: Here, tenant: Tenant, ref: str) -> dict[str, Any]:
     return {**session_json(session, now_s=here.clock.wall_s(), usage=usage), "awake_because": awake_because}
 
 
-@router.delete("/{ref}", response_model=schema.SessionAnswer)
+@router.delete("/{ref}", response_model=answers.SessionAnswer)
 async def delete(here: Here, tenant: Tenant, ref: str) -> dict[str, Any]:
     """Delete a session and destroy its key: no byte of it can be read again."""
     return here.seen(await here.backend.delete(tenant, ref))
 
 
-@router.post("/{ref}/pause", response_model=schema.SessionAnswer)
+@router.post("/{ref}/pause", response_model=answers.SessionAnswer)
 async def pause(
     here: Here,
     tenant: Tenant,
@@ -128,7 +128,7 @@ async def pause(
     return await once(here, tenant, idempotency_key, (f"pause {ref}", asked), work)
 
 
-@router.post("/{ref}/resume", response_model=schema.PlacedAnswer)
+@router.post("/{ref}/resume", response_model=answers.PlacedAnswer)
 async def resume(here: Here, tenant: Tenant, ref: str, body: schema.ResumeBody | None = None) -> dict[str, Any]:
     """Bring a session back; bursts and files do so on their own. ``resumed`` is null if it ran already."""
     allow_older = (body or schema.ResumeBody()).allow_older
@@ -136,13 +136,13 @@ async def resume(here: Here, tenant: Tenant, ref: str, body: schema.ResumeBody |
     return {**here.seen(session), "resumed": resumption_json(resumption)}
 
 
-@router.post("/{ref}/snapshot", response_model=schema.SessionAnswer)
+@router.post("/{ref}/snapshot", response_model=answers.SessionAnswer)
 async def snapshot(here: Here, tenant: Tenant, ref: str) -> dict[str, Any]:
     """Store what a session is now, and let it go on."""
     return here.seen(await here.backend.snapshot(tenant, ref))
 
 
-@router.post("/{ref}/fork", status_code=201, response_model=schema.ForksAnswer)
+@router.post("/{ref}/fork", status_code=201, response_model=answers.ForksAnswer)
 async def fork(
     here: Here, tenant: Tenant, ref: str, body: schema.ForkBody | None = None, *, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -156,13 +156,13 @@ async def fork(
     return await once(here, tenant, idempotency_key, (f"fork {ref}", asked), work)
 
 
-@router.patch("/{ref}/clocks", response_model=schema.SessionAnswer)
+@router.patch("/{ref}/clocks", response_model=answers.SessionAnswer)
 async def set_clocks(here: Here, tenant: Tenant, ref: str, body: schema.ClocksBody) -> dict[str, Any]:
     """Set those clocks of a session that the body names. A paused one stays paused."""
     return here.seen(await here.backend.set_clocks(tenant, ref, body.change()))
 
 
-@router.post("/{ref}/tokens", status_code=201, response_model=schema.TokenAnswer)
+@router.post("/{ref}/tokens", status_code=201, response_model=answers.TokenAnswer)
 async def make_token(here: Here, tenant: Tenant, ref: str, body: schema.TokenBody | None = None) -> dict[str, Any]:
     """A token that may use this session only, for a browser or an agent. It ends with the session."""
     session = await here.backend.get(tenant, ref)

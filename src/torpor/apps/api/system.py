@@ -1,4 +1,4 @@
-"""Routes about the node: health, engine, templates, store."""
+"""Routes about the node: health, engine, templates."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import APIRouter
 
 from torpor import __version__
-from torpor.apps.api import schema
+from torpor.apps.api import answers
 from torpor.apps.api.context import FAILURES, KEY, Here, Tenant
-from torpor.apps.api.wire import template_json
+from torpor.apps.api.wire import shelved_json, template_json
 
 router = APIRouter(tags=["node"])
 keyed = APIRouter(dependencies=KEY, responses=FAILURES)
@@ -27,16 +27,24 @@ async def engine(here: Here) -> dict[str, Any]:
     return dict(await here.backend.engine_info())
 
 
-@keyed.get("/templates", response_model=schema.TemplatesAnswer)
+@keyed.get("/templates", response_model=answers.TemplatesAnswer)
 async def templates(here: Here, tenant: Tenant) -> dict[str, Any]:
     """The newest template of each name."""
     return {"templates": [template_json(record) for record in await here.backend.templates(tenant)]}
 
 
-@keyed.post("/store/check")
-async def store_check(here: Here, tenant: Tenant) -> dict[str, Any]:
-    """Read and authenticate everything in the snapshot store; ``clean`` says whether all of it is sound. Slow."""
-    return dict(await here.backend.store_check(tenant))
+@keyed.get("/templates/{template}", response_model=answers.ShelvedAnswer)
+async def inspect_template(here: Here, tenant: Tenant, template: str) -> dict[str, Any]:
+    """One template, by name or digest, with the number of sessions that were made of it."""
+    del tenant
+    return shelved_json(await here.backend.shelf.inspect(template))
+
+
+@keyed.delete("/templates/{template}", response_model=answers.ShelvedAnswer)
+async def remove_template(here: Here, tenant: Tenant, template: str) -> dict[str, Any]:
+    """Remove a template with its golden snapshot and root filesystem. Refused while a session was made of it."""
+    del tenant
+    return shelved_json(await here.backend.shelf.remove(template))
 
 
 router.include_router(keyed)

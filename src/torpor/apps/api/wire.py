@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,9 @@ from torpor.domain.errors import TorporError
 from torpor.domain.session import Session, SnapshotRecord
 from torpor.ports.catalog import TemplateRecord
 from torpor.services.requests import Burst, Resumption
+from torpor.services.shelf import Shelved
+from torpor.store.garbage import Garbage
+from torpor.store.snapshots import SweepReport
 
 JSON = dict[str, Any]
 
@@ -154,6 +157,39 @@ def template_json(template: TemplateRecord) -> JSON:
         "engine_build": template.engine_build,
         "image_bytes": template.image_bytes,
         "shape": dict(template.shape),
+    }
+
+
+def shelved_json(found: Shelved) -> JSON:
+    """A template on the shelf: whether its name means it, and how many sessions were made of it."""
+    return {**template_json(found.record), "newest": found.newest, "sessions_count": len(found.sessions)}
+
+
+def garbage_json(report: SweepReport, *, dry_run: bool) -> JSON:
+    """What a collection removed, or would, and what waits; by reason."""
+    plan = report.plan
+    return {
+        "dry_run": dry_run,
+        "removed": _by_reason(plan.remove if dry_run else report.removed),
+        "waiting": _by_reason(plan.wait),
+        "spared_count": len(report.spared),
+        "headless": [f"{one.tenant}/{one.subject}" for one in plan.headless],
+        "blocked": list(plan.blocked),
+        "strangers_count": len(plan.strangers),
+    }
+
+
+def _by_reason(garbage: Sequence[Garbage]) -> JSON:
+    reasons: dict[str, JSON] = {}
+    for one in garbage:
+        told = reasons.setdefault(one.reason.value, {"count": 0, "size_bytes": 0})
+        told["count"] += 1
+        told["size_bytes"] += one.size_bytes
+    return {
+        "count": len(garbage),
+        "size_bytes": sum(one.size_bytes for one in garbage),
+        "next_due_at": instant(min(one.due_at_s for one in garbage)) if garbage else None,
+        "reasons": reasons,
     }
 
 

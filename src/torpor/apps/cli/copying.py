@@ -81,9 +81,9 @@ def _upload(context: typer.Context, source: str, target: Place, *, as_json: bool
         if source == "-":
             raise InvalidArgument(f"cannot write stdin to {path}: name the file, for instance {path}x", field="DST")
         path += Path(source).name
-    pieces, mode = _local(source)
-    with connected(context) as client, screen.waiting(f"copying to {target.ref}", quiet=as_json):
-        written = client.write_file(target.ref, path, pieces, mode=mode)
+    pieces, mode = local_pieces(source)
+    with connected(context) as client, screen.counting(f"copying to {target.ref}", quiet=as_json) as counted:
+        written = client.write_file(target.ref, path, counted(pieces), mode=mode)
     if as_json:
         screen.emit(written)
         return
@@ -99,10 +99,10 @@ def _download(context: typer.Context, source: Place, target: str, *, as_json: bo
         into /= PurePosixPath(source.path).name
     with (
         connected(context) as client,
-        screen.waiting(f"copying from {source.ref}", quiet=as_json),
+        screen.counting(f"copying from {source.ref}", quiet=as_json) as counted,
         client.reading(source.ref, source.path) as (pieces, woken),
     ):
-        size_bytes = _write_stdout(pieces) if target == "-" else _write_local(into, pieces)
+        size_bytes = write_stdout(counted(pieces)) if target == "-" else write_local(into, counted(pieces))
     if woken and not as_json:
         screen.note(f"{source.ref} was paused; it was resumed for the copy")
     if target == "-":
@@ -113,7 +113,8 @@ def _download(context: typer.Context, source: Place, target: str, *, as_json: bo
         screen.say(f"{into}  {screen.size(size_bytes)}")
 
 
-def _local(source: str) -> tuple[Iterator[bytes], int]:
+def local_pieces(source: str) -> tuple[Iterator[bytes], int]:
+    """A file here, or stdin for ``-``: its pieces and its mode. Raises: NotFound, InvalidArgument."""
     if source == "-":
         return _pieces(sys.stdin.fileno()), DEFAULT_MODE
     try:
@@ -146,7 +147,8 @@ def _pieces(handle: int) -> Iterator[bytes]:
         yield piece
 
 
-def _write_stdout(pieces: Iterable[bytes]) -> int:
+def write_stdout(pieces: Iterable[bytes]) -> int:
+    """All of it; the number of bytes."""
     size_bytes = 0
     for piece in pieces:
         sys.stdout.buffer.write(piece)
@@ -155,7 +157,7 @@ def _write_stdout(pieces: Iterable[bytes]) -> int:
     return size_bytes
 
 
-def _write_local(target: Path, pieces: Iterable[bytes]) -> int:
+def write_local(target: Path, pieces: Iterable[bytes]) -> int:
     """Beside the target, then over it: a copy that breaks off leaves what was there. Devices are written directly."""
     if target.exists() and not target.is_file():
         with target.open("wb") as file:

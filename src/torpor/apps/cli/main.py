@@ -19,6 +19,7 @@ from torpor.apps.cli import (
     engine,
     exits,
     inside,
+    moving,
     run,
     screen,
     server,
@@ -84,7 +85,7 @@ def root(
     context.obj = {"home": home, "api_url": api_url}
 
 
-for part in (server, sessions, run, bursts, terminal, copying, inside, copies, clocks):
+for part in (server, sessions, run, bursts, terminal, copying, inside, copies, moving, clocks):
     part.add_to(app)
 app.add_typer(template.app, name="template")
 app.add_typer(engine.app, name="engine")

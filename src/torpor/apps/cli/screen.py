@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -116,6 +116,10 @@ class Waiting:
         if not self._quiet:
             self._thread.start()
 
+    def update(self, what: str) -> None:
+        """What is waited for by now; seen on a terminal only."""
+        self._what = what
+
     def end(self) -> None:
         """No longer waiting; what was told is wiped off a terminal. Idempotent."""
         if not self._over.is_set():
@@ -138,6 +142,25 @@ class Waiting:
                 sys.stderr.write("\r\x1b[2K")
                 sys.stderr.flush()
                 return
+
+
+@contextmanager
+def counting(what: str, *, quiet: bool) -> Iterator[Callable[[Iterable[bytes]], Iterator[bytes]]]:
+    """As ``waiting``, with how much has come so far; the pieces go through what is given."""
+    wait = Waiting(what, quiet=quiet)
+
+    def counted(pieces: Iterable[bytes]) -> Iterator[bytes]:
+        count_bytes = 0
+        for piece in pieces:
+            yield piece
+            count_bytes += len(piece)
+            wait.update(f"{what}: {size(count_bytes)}")
+
+    wait.start()
+    try:
+        yield counted
+    finally:
+        wait.end()
 
 
 @contextmanager

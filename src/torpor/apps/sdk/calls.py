@@ -70,6 +70,37 @@ def store_check() -> Call:
     return Call("POST", "/v1/store/check")
 
 
+def collect_garbage(*, dry_run: bool = False, grace_s: float | None = None, keep: int | None = None) -> Call:
+    """Remove from the store what nothing uses."""
+    return Call("POST", "/v1/store/gc", body=_given({"dry_run": dry_run, "grace_s": grace_s, "keep": keep}))
+
+
+def rebuild_catalog() -> Call:
+    """Insert what the store has and the catalog lacks."""
+    return Call("POST", "/v1/store/rebuild-catalog")
+
+
+def template(name: str) -> Call:
+    """One template, by name or digest."""
+    return Call("GET", f"/v1/templates/{_segment(name, 'template')}")
+
+
+def remove_template(name: str) -> Call:
+    """Remove one that no session was made of."""
+    return Call("DELETE", f"/v1/templates/{_segment(name, 'template')}")
+
+
+def export(ref: str, passphrase: str) -> Call:
+    """A session's newest snapshot, as a file's bytes."""
+    return Call("GET", f"{of(ref)}/export", headers=_sealed(passphrase))
+
+
+def import_session(passphrase: str, *, name: str | None = None) -> Call:
+    """A new session; the file's bytes go beside the call."""
+    headers = {**_sealed(passphrase), "content-type": "application/octet-stream"}
+    return Call("POST", "/v1/sessions/import", {} if name is None else {"name": name}, headers)
+
+
 def create(request: Mapping[str, Any], *, idempotency_key: str | None = None) -> Call:
     """A new session; the fields of ``CreateBody``. What is left out is the server's to choose."""
     return Call("POST", "/v1/sessions", headers=_keyed(idempotency_key), body=dict(request))
@@ -196,9 +227,19 @@ def logs(ref: str, *, source: str | None = None, follow: bool = False, from_sequ
 
 def of(ref: str) -> str:
     """A session's path. Raises: NotFound for what no session can be called."""
-    if not ref or ref in {".", ".."} or "/" in ref:
-        raise NotFound(f"cannot find a session {ref!r}; `torpor ls` shows yours", session=ref)
-    return f"/v1/sessions/{quote(ref, safe='')}"
+    return f"/v1/sessions/{_segment(ref, 'session')}"
+
+
+def _segment(name: str, kind: str) -> str:
+    """As a part of a path."""
+    if not name or name in {".", ".."} or "/" in name:
+        listing = "`torpor ls` shows yours" if kind == "session" else "`torpor template list` shows them"
+        raise NotFound(f"cannot find a {kind} {name!r}; {listing}", **{kind: name})
+    return quote(name, safe="")
+
+
+def _sealed(passphrase: str) -> dict[str, str]:
+    return {"torpor-passphrase-base64": base64.b64encode(passphrase.encode()).decode()}
 
 
 def _burst(ref: str, kind: str, body: Mapping[str, Any]) -> Call:
