@@ -38,12 +38,14 @@ from torpor_wire import (
     Frame,
     FrameType,
     Message,
+    agreed,
     integer,
     text,
     unpack,
 )
 
 BURSTS_MAX = 256
+READ_BYTES_MAX = 1024 * 1024
 LOSSLESS = frozenset({"read", "attach", "logs", "forward", "watch"})  # these producers wait for their reader
 BURSTS = frozenset(
     {"code", "shell", "execute"}
@@ -111,8 +113,10 @@ class Agent:
         self._processes.run()
         self._outbox.start()
         self._warm_up()
+        count = PAYLOAD_BYTES_MAX
         while True:
-            data = os.read(self._read_fd, PAYLOAD_BYTES_MAX)
+            data = os.read(self._read_fd, count)
+            count = READ_BYTES_MAX if len(data) == count else PAYLOAD_BYTES_MAX
             if data:
                 for event in self._connection.receive_data(data):
                     self._on_event(event)
@@ -203,7 +207,9 @@ class Agent:
         self._assembler.clear()
         with self._lock:
             self._bursts.clear()
-        self._orphans += self._outbox.greet({**self._status(), "nonce": nonce})
+        limits = agreed(fields)
+        offered = {"bulk": limits.fields()} if limits.bulk else {}
+        self._orphans += self._outbox.greet({**self._status(), "nonce": nonce, **offered}, limits)
 
     def _on_resumed(self, message: Message) -> None:
         notice = Notice.parse(unpack(message.payload))
@@ -230,7 +236,8 @@ class Agent:
                 raise Refused("quota_exceeded", f"cannot begin: {BURSTS_MAX} bursts are open; let them end first")
             place = queue(fields) if queue is not None else None  # here, since threads start in any order
             stream = self._outbox.open(frame_id, lossy=fields["op"] not in LOSSLESS)
-            body = Body(lambda total: self._outbox.send(FrameType.ACK, frame_id, {"total": total}))
+            window_bytes = self._outbox.limits.window_bytes
+            body = Body(lambda total: self._outbox.send(FrameType.ACK, frame_id, {"total": total}), window_bytes)
             burst = self._bursts[frame_id] = Burst(frame_id, fields, stream, body, place)
         threading.Thread(target=self._serve, args=(operation, burst), name=f"burst-{frame_id}", daemon=True).start()
 

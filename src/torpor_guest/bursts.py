@@ -107,9 +107,10 @@ class Outcome:
 class Body:
     """What the host sends along with a request, taken by one consumer. Bounded by the window it is sent under."""
 
-    def __init__(self, acknowledge: Callable[[int], None]) -> None:
+    def __init__(self, acknowledge: Callable[[int], None], window_bytes: int = WINDOW_BYTES) -> None:
         self._pieces: queue.SimpleQueue[bytes | Refused | None] = queue.SimpleQueue()
         self._acknowledge = acknowledge
+        self._window_bytes = window_bytes
         self._received_bytes = 0
         self._taken_bytes = 0
         self._acknowledged_bytes = 0
@@ -117,7 +118,7 @@ class Body:
     def add(self, piece: bytes) -> None:
         """A DATA frame. A host beyond its credit is refused."""
         self._received_bytes += len(piece)
-        if self._received_bytes - self._taken_bytes > WINDOW_BYTES:
+        if self._received_bytes - self._taken_bytes > self._window_bytes:
             self.fail(Refused("guest_error", "cannot take the body: more was sent than there was credit for"))
         else:
             self._pieces.put(piece)
@@ -136,7 +137,7 @@ class Body:
             if isinstance(piece, Refused):
                 raise piece
             self._taken_bytes += len(piece)
-            if self._taken_bytes - self._acknowledged_bytes >= WINDOW_BYTES // 2:  # the host never runs dry
+            if self._taken_bytes - self._acknowledged_bytes >= self._window_bytes // 2:  # the host never runs dry
                 self._acknowledged_bytes = self._taken_bytes
                 self._acknowledge(self._taken_bytes)
             yield piece

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from torpor_guest.bursts import Burst
 from torpor_guest.processes import entry_of
 from torpor_guest.settings import Refused
-from torpor_wire import PAYLOAD_BYTES_MAX, DataChannel, integer, optional_text, text
+from torpor_wire import BULK_PAYLOAD_BYTES_MAX, DataChannel, integer, optional_text, text
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 WRONG_PATH = frozenset(
@@ -94,7 +94,7 @@ def read(burst: Burst) -> int:
         size = 0
         while not burst.stream.gone:
             with translated("read", path):
-                piece = os.read(fd, PAYLOAD_BYTES_MAX)
+                piece = os.read(fd, BULK_PAYLOAD_BYTES_MAX)
             if not piece:
                 break
             size += len(piece)

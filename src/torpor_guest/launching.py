@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from torpor_guest.bursts import Burst
@@ -13,6 +14,8 @@ from torpor_guest.processes import Launch, Process, Processes, account_of
 from torpor_guest.settings import Refused, Settings
 from torpor_guest.terminals import LAUNCHER, TERM, Size, open_terminal
 from torpor_wire import optional_text, text, text_mapping, texts
+
+PIPE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ def _require_program(name: str, env: Mapping[str, str], cwd: str) -> None:
 def _piped(order: Launch, processes: Processes) -> Ends:
     with ExitStack() as children, ExitStack() as ours:
         stdin, stdout, stderr = os.pipe(), os.pipe(), os.pipe()
+        with suppress(OSError):  # room for a writer to go on while we are at its last piece
+            fcntl.fcntl(stdout[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         for fd in (stdin[0], stdout[1], stderr[1]):
             children.callback(os.close, fd)
         for fd in (stdin[1], stdout[0], stderr[0]):

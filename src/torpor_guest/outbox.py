@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torpor_guest.settings import Refused
-from torpor_wire import PAYLOAD_BYTES_MAX, Connection, DataChannel, Frame, FrameType, SendWindow, cut, pack
+from torpor_wire import PLAIN, Connection, DataChannel, Frame, FrameType, Limits, SendWindow, cut, pack
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024  # of one burst; an agent's answer of megabytes fits, a runaway loop does not
 PATIENCE_S = 0.25
@@ -42,7 +42,9 @@ class Stream:
         self._lossy = lossy
         self._items: deque[_Item] = deque()
         self._buffered_bytes = 0
-        self._window = SendWindow()
+        self._limits = outbox.limits
+        self._window = SendWindow(self._limits.window_bytes)
+        self._waiting_count = 0
         self._progress_s = time.monotonic()
         self._on_gone: list[Callable[[], object]] = []
         self._final: Callable[[], tuple[FrameType, dict[str, Any]]] | None = None
@@ -55,7 +57,9 @@ class Stream:
                 patience_s = self._progress_s + PATIENCE_S - time.monotonic()
                 if self._lossy and patience_s <= 0:
                     break
+                self._waiting_count += 1
                 changed.wait(patience_s if self._lossy else None)
+                self._waiting_count -= 1
             if self.gone:
                 self.dropped_bytes += len(data)
                 return
@@ -113,7 +117,7 @@ class Stream:
         return list(cut(frame_type, self.id, payload))
 
     def _take_item(self) -> list[Frame] | None:
-        item, count = self._items[0], min(self._window.room_bytes, PAYLOAD_BYTES_MAX)
+        item, count = self._items[0], min(self._window.room_bytes, self._limits.payload_bytes)
         if count == 0:
             return None
         piece, item.data, item.begun = bytes(item.data[:count]), item.data[count:], True
@@ -122,7 +126,8 @@ class Stream:
         self._buffered_bytes -= len(piece)
         if not item.data:
             self._items.popleft()
-        self._outbox.changed.notify_all()
+        if self._waiting_count and self._buffered_bytes <= BUFFER_BYTES_MAX // 2:
+            self._outbox.changed.notify_all()
         return [Frame(FrameType.DATA, self.id, piece, item.channel, more=item.whole and bool(item.data))]
 
     def _drop_oldest(self) -> None:
@@ -143,6 +148,7 @@ class Outbox:
     def __init__(self, connection: Connection, fd: int) -> None:
         self.changed = threading.Condition()
         self.streamed_bytes = 0  # of all streams, ever
+        self.limits = PLAIN  # of the present connection
         self._connection = connection
         self._fd = fd
         self._control: deque[Frame] = deque()
@@ -192,10 +198,11 @@ class Outbox:
         fields = {"code": refusal.code, "message": refusal.message, "details": refusal.details}
         self.send_held(FrameType.ERROR, frame_id, fields)
 
-    def greet(self, fields: Mapping[str, Any]) -> int:
+    def greet(self, fields: Mapping[str, Any], limits: Limits) -> int:
         """Begin a connection: forget what was meant for the last one, then WELCOME. The number of ids cut off."""
         with self.changed:
             orphans = len(self._streams)
+            self.limits = limits
             for stream in self._streams.values():
                 stream.leave()
             self._streams.clear()
@@ -234,11 +241,15 @@ class Outbox:
         while True:
             with self.changed:
                 self._busy = False
-                self.changed.notify_all()
+                if self._held:
+                    self.changed.notify_all()
                 while not (frames := self._next()):
                     self.changed.wait()
                 self._busy = True
+                bulk = self.limits.bulk
             for frame in frames:
+                if frame.type is FrameType.WELCOME:
+                    self._connection.bulk = bulk
                 self._write(self._connection.send(frame))
 
     def _next(self) -> list[Frame]:

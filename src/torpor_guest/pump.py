@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torpor_wire import PAYLOAD_BYTES_MAX, DataChannel
+from torpor_wire import BULK_PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX, DataChannel
 
 DRAIN_MS = 20
 DRAINED_BYTES_MAX = 1024 * 1024
@@ -107,7 +107,7 @@ class Pump:
             return
         for fd, channel in self._outputs.items():
             count = readable_count(fd)
-            while count > 0 and (data := os.read(fd, min(count, PAYLOAD_BYTES_MAX))):
+            while count > 0 and (data := os.read(fd, min(count, BULK_PAYLOAD_BYTES_MAX))):
                 count -= len(data)
                 self._sink.output(channel, data)
 
@@ -127,7 +127,7 @@ class Pump:
 def _read(fd: int) -> bytes | None:
     """What is there, b"" at the end, None if nothing is there after all."""
     try:
-        return os.read(fd, PAYLOAD_BYTES_MAX)
+        return os.read(fd, BULK_PAYLOAD_BYTES_MAX)
     except BlockingIOError:
         return None
     except OSError as error:

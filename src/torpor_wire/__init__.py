@@ -5,7 +5,8 @@ Bytes in, events out; no socket, clock or thread anywhere. The layout is docs/fo
 
 from torpor_wire.codec import Connection, Decoder, Event, Foreign, Gap, Skipped, SkipReason, encode
 from torpor_wire.credit import WINDOW_BYTES, SendWindow
-from torpor_wire.frames import PAYLOAD_BYTES_MAX, VERSION, DataChannel, Frame, FrameType
+from torpor_wire.frames import BULK_PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX, VERSION, DataChannel, Frame, FrameType
+from torpor_wire.limits import BULK, PLAIN, Limits, agreed
 from torpor_wire.messages import (
     MESSAGE_BYTES_MAX,
     Assembler,
@@ -26,8 +27,11 @@ from torpor_wire.messages import (
 )
 
 __all__ = [
+    "BULK",
+    "BULK_PAYLOAD_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
     "PAYLOAD_BYTES_MAX",
+    "PLAIN",
     "VERSION",
     "WINDOW_BYTES",
     "Assembler",
@@ -40,10 +44,12 @@ __all__ = [
     "Frame",
     "FrameType",
     "Gap",
+    "Limits",
     "Message",
     "SendWindow",
     "SkipReason",
     "Skipped",
+    "agreed",
     "cut",
     "encode",
     "flag",

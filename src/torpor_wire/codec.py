@@ -1,6 +1,6 @@
 """Frames to bytes and back. Never raises on what was received, never holds more than one frame.
 
-Rule 1: the delimiter occurs at the start of a frame and nowhere else, so resynchronisation is finding the next one.
+Rule 1: the magic occurs at the start of a frame and nowhere else, so resynchronisation is finding the next one.
 Rule 2: the events depend on the bytes alone, not on how they were cut into pieces.
 """
 
@@ -11,23 +11,37 @@ import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torpor_wire.frames import GREETINGS, PAYLOAD_BYTES_MAX, VERSION, DataChannel, Frame, FrameType
+from torpor_wire.frames import (
+    BULK_PAYLOAD_BYTES_MAX,
+    BULK_VERSION,
+    GREETINGS,
+    PAYLOAD_BYTES_MAX,
+    VERSION,
+    DataChannel,
+    Frame,
+    FrameType,
+)
 
 DELIMITER = b"\xfe"
 ESCAPE = b"\xfd"
 ESCAPED_ESCAPE = b"\xfd\x01"
 ESCAPED_DELIMITER = b"\xfd\x02"
 MAGIC = DELIMITER + b"TPW"
+PREFIX, LAST = MAGIC[:3], MAGIC[3:]
+STOP = b"\0"  # in bulk frames: ends a part, and stands after each PREFIX in one
 MORE = 1
 FEW_ESCAPES = 32  # one in so many bytes, and fewer
 SEQUENCE_COUNT = 1 << 32
+BULK_FROM_BYTES = 4096  # less is not worth two stops
 
 _FIELDS = struct.Struct(">4sBBBBQIII")
 _CRC = struct.Struct(">I")
+_BULK = bytes([BULK_VERSION])
 _TYPES = frozenset(FrameType)
 _CHANNELS = frozenset(DataChannel)
 HEADER_BYTES = _FIELDS.size + _CRC.size
 assert HEADER_BYTES == 32
+HEAD_BYTES = HEADER_BYTES - len(MAGIC)
 
 
 class SkipReason(StrEnum):
@@ -75,15 +89,15 @@ class _Header:
     payload_crc: int
 
 
-def encode(frame: Frame, sequence: int) -> bytes:
-    """The frame as it travels, delimiter and stuffing included.
+def encode(frame: Frame, sequence: int, *, bulk: bool = False) -> bytes:
+    """The frame as it travels, magic and stuffing included; ``bulk`` as in §1.1.
 
     Raises: nothing; a payload that is too long or an id out of range is a programming error and asserts.
     """
-    assert len(frame.payload) <= PAYLOAD_BYTES_MAX
+    assert len(frame.payload) <= (BULK_PAYLOAD_BYTES_MAX if bulk else PAYLOAD_BYTES_MAX)
     fields = _FIELDS.pack(
         MAGIC,
-        VERSION,
+        BULK_VERSION if bulk else VERSION,
         frame.type,
         frame.channel,
         MORE if frame.more else 0,
@@ -92,19 +106,27 @@ def encode(frame: Frame, sequence: int) -> bytes:
         len(frame.payload),
         zlib.crc32(frame.payload),
     )
-    plain = b"".join((fields[1:], _CRC.pack(zlib.crc32(fields)), frame.payload))
-    return DELIMITER + plain.replace(ESCAPE, ESCAPED_ESCAPE).replace(DELIMITER, ESCAPED_DELIMITER)
+    head = fields[len(MAGIC) :] + _CRC.pack(zlib.crc32(fields))
+    if bulk:
+        return b"".join((MAGIC, _guarded(head), STOP, _guarded(frame.payload), STOP))
+    plain = head + frame.payload
+    return MAGIC + plain.replace(ESCAPE, ESCAPED_ESCAPE).replace(DELIMITER, ESCAPED_DELIMITER)
 
 
-def _parse_header(plain: bytes) -> _Header | SkipReason:
-    """``plain``: the 31 unstuffed bytes after the delimiter."""
-    fields = DELIMITER + plain[:-4]
-    magic, version, kind, channel, flags, frame_id, sequence, length, payload_crc = _FIELDS.unpack(fields)
-    if magic != MAGIC or _CRC.unpack(plain[-4:])[0] != zlib.crc32(fields):
+def _guarded(part: bytes) -> bytes:
+    """``part`` in a form in which the magic does not occur."""
+    return part.replace(PREFIX, PREFIX + STOP)
+
+
+def _parse_header(head: bytes, payload_bytes_max: int) -> _Header | SkipReason:
+    """``head``: the 28 unstuffed bytes after the magic."""
+    fields = MAGIC + head[:-4]
+    _, version, kind, channel, flags, frame_id, sequence, length, payload_crc = _FIELDS.unpack(fields)
+    if _CRC.unpack(head[-4:])[0] != zlib.crc32(fields):
         return SkipReason.HEADER
-    if version != VERSION:
+    if version not in {VERSION, BULK_VERSION}:
         return SkipReason.VERSION
-    if length > PAYLOAD_BYTES_MAX:
+    if length > payload_bytes_max:
         return SkipReason.HEADER
     known = not flags & ~MORE and kind in _TYPES and channel in _CHANNELS
     return _Header(
@@ -139,38 +161,79 @@ def _unstuffed(part: bytes) -> bytes:
     return b"".join(pieces)
 
 
+Decoded = tuple[Frame | Foreign, int] | Skipped
+
+
 class Decoder:
     """Bytes in, frames and skips out, with each frame's sequence number."""
 
     def __init__(self) -> None:
-        self._plain: bytearray | None = None  # unstuffed bytes after the delimiter; None: not in a frame
+        self._edge = b""  # what may be the beginning of a magic
+        self._plain: bytearray | None = None  # unstuffed bytes after the magic; None: not in such a frame
+        self._bulk: _Bulk | None = None
         self._escape = False  # the last byte was ESCAPE, its partner has not come yet
         self._header: _Header | None = None
         self._skipped_count = 0
         self._reason: SkipReason | None = None
 
-    def receive_data(self, data: bytes) -> list[tuple[Frame | Foreign, int] | Skipped]:
+    @property
+    def held_bytes(self) -> int:
+        """How much of an unfinished frame is kept."""
+        return len(self._edge) + len(self._plain or b"") + (self._bulk.count if self._bulk else 0)
+
+    def receive_data(self, data: bytes) -> list[Decoded]:
         """All that ``data`` completes, in order. Any bytes are accepted."""
-        events: list[tuple[Frame | Foreign, int] | Skipped] = []
-        first, *rest = bytes(data).split(DELIMITER)
+        events: list[Decoded] = []
+        data = self._edge + data if self._edge else bytes(data)
+        edge = next((count for count in (3, 2, 1) if data.endswith(MAGIC[:count])), 0)
+        self._edge = data[len(data) - edge :]
+        first, *rest = data[: len(data) - edge].split(PREFIX)
         self._take(first, events)
-        for part in rest:
-            self._start(events)
-            self._take(part, events)
+        for index, part in enumerate(rest):
+            if part.startswith(LAST):
+                self._start(events)
+                self._take(part[1:], events)
+            elif self._bulk is not None and part.startswith(STOP):
+                self._bulk.guarded.append(part)
+                if not (index + 1 < len(rest) and rest[index + 1].startswith(STOP)):
+                    self._take_guarded(events)
+            else:
+                self._take(PREFIX + part, events)
         return events
 
-    def _start(self, events: list[tuple[Frame | Foreign, int] | Skipped]) -> None:
+    def _start(self, events: list[Decoded]) -> None:
         if self._escape:
             self._escape = False
             self._append(ESCAPE)
-        if self._plain is not None:
+        if self._plain is not None or self._bulk is not None:
             self._abandon(SkipReason.TRUNCATED)
         if self._skipped_count:
             events.append(Skipped(self._skipped_count, self._reason or SkipReason.NOISE))
         self._skipped_count, self._reason = 0, None
         self._plain, self._header = bytearray(), None
 
-    def _take(self, part: bytes, events: list[tuple[Frame | Foreign, int] | Skipped]) -> None:
+    def _take_guarded(self, events: list[Decoded]) -> None:
+        """A run of parts before which a PREFIX was guarded: at once, unless the frame ends within them."""
+        assert self._bulk is not None
+        parts, self._bulk.guarded = self._bulk.guarded, []
+        run = b"".join(PREFIX + part[1:] for part in parts)
+        if len(run) <= self._bulk.missing_count:
+            self._take(run, events)
+            return
+        for part in parts:
+            self._take(PREFIX + (part[1:] if self._bulk is not None else part), events)
+
+    def _take(self, part: bytes, events: list[Decoded]) -> None:
+        if self._plain is not None and not self._plain and not self._escape and part[:1] == _BULK:
+            self._plain, self._bulk = None, _Bulk()
+        while self._bulk is not None and part:
+            count = self._bulk.missing_count
+            self._bulk.add(part[:count])
+            part = part[count:]
+            if not self._bulk.missing_count:
+                self._complete_bulk(events)
+        if self._bulk is not None or not part:
+            return
         if self._escape:
             part = ESCAPE + part
         self._escape = part.endswith(ESCAPE)
@@ -186,40 +249,90 @@ class Decoder:
             self._plain += plain
 
     def _abandon(self, reason: SkipReason) -> None:
-        assert self._plain is not None
-        self._skipped_count += len(self._plain) + 1  # the delimiter is part of what is thrown away
+        count = self._bulk.all_count if self._bulk is not None else len(self._plain or b"")
+        self._skipped_count += count + len(MAGIC)  # the magic is part of what is thrown away
         self._reason = self._reason or reason
-        self._plain = None
+        self._plain = self._bulk = None
 
-    def _complete(self, events: list[tuple[Frame | Foreign, int] | Skipped]) -> None:
-        if self._plain is None or len(self._plain) < HEADER_BYTES - 1:
+    def _complete(self, events: list[Decoded]) -> None:
+        if self._plain is None or len(self._plain) < HEAD_BYTES:
             return
         if self._header is None:
-            parsed = _parse_header(bytes(self._plain[: HEADER_BYTES - 1]))
+            parsed = _parse_header(bytes(self._plain[:HEAD_BYTES]), PAYLOAD_BYTES_MAX)
             if isinstance(parsed, SkipReason):
                 self._abandon(parsed)
                 return
             self._header = parsed
-        header, end = self._header, HEADER_BYTES - 1 + self._header.length
+        header, end = self._header, HEAD_BYTES + self._header.length
         if len(self._plain) < end:
             return
         with memoryview(self._plain) as plain:
-            payload = bytes(plain[HEADER_BYTES - 1 : end])
+            payload = bytes(plain[HEAD_BYTES:end])
         if zlib.crc32(payload) != header.payload_crc:
             self._abandon(SkipReason.PAYLOAD)
             return
         self._skipped_count = len(self._plain) - end
         self._plain = None
-        if header.type is None:
-            events.append((Foreign(), header.sequence))
-        else:
-            events.append((Frame(header.type, header.id, payload, header.channel, header.more), header.sequence))
+        events.append(_decoded(header, payload))
+
+    def _complete_bulk(self, events: list[Decoded]) -> None:
+        """A part of a bulk frame is whole: its header, or its payload and with it the frame."""
+        assert self._bulk is not None
+        whole = self._bulk.whole()
+        if self._header is None:
+            parsed = _parse_header(whole[:-1], BULK_PAYLOAD_BYTES_MAX) if whole.endswith(STOP) else SkipReason.HEADER
+            if isinstance(parsed, SkipReason):
+                self._abandon(parsed)
+                return
+            self._header = parsed
+            self._bulk.expect(parsed.length + len(STOP))
+            return
+        payload = whole[:-1]
+        if not whole.endswith(STOP) or zlib.crc32(payload) != self._header.payload_crc:
+            self._abandon(SkipReason.PAYLOAD)
+            return
+        self._bulk = None
+        events.append(_decoded(self._header, payload))
+
+
+class _Bulk:
+    """What has come of a bulk frame, its guards taken out. Its two parts, header and payload, each end with a STOP."""
+
+    def __init__(self) -> None:
+        self.guarded: list[bytes] = []
+        self.all_count = 0  # of both parts
+        self.expect(HEAD_BYTES + len(STOP))
+
+    def expect(self, wanted: int) -> None:
+        """Begin a part."""
+        self._pieces: list[bytes] = []
+        self._wanted = wanted
+        self.count = 0
+
+    @property
+    def missing_count(self) -> int:
+        return self._wanted - self.count
+
+    def add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self.count += len(piece)
+        self.all_count += len(piece)
+
+    def whole(self) -> bytes:
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+
+def _decoded(header: _Header, payload: bytes) -> tuple[Frame | Foreign, int]:
+    if header.type is None:
+        return Foreign(), header.sequence
+    return Frame(header.type, header.id, payload, header.channel, header.more), header.sequence
 
 
 class Connection:
     """Both directions of one channel, with their sequence numbers. Not thread-safe."""
 
     def __init__(self) -> None:
+        self.bulk = False  # the peer has offered to take bulk frames
         self._decoder = Decoder()
         self._next_sent = 0
         self._next_received: int | None = None  # None: no greeting seen yet, so any number may come
@@ -230,7 +343,8 @@ class Connection:
             self._next_sent = 0
         sequence = self._next_sent
         self._next_sent = (sequence + 1) % SEQUENCE_COUNT
-        return encode(frame, sequence)
+        bulk = self.bulk and frame.type is FrameType.DATA and len(frame.payload) >= BULK_FROM_BYTES
+        return encode(frame, sequence, bulk=bulk)
 
     def receive_data(self, data: bytes) -> list[Event]:
         """All events that ``data`` completes, in order. Never raises."""

@@ -13,7 +13,7 @@ from torpor.domain.ids import InstanceId
 from torpor.ports.clock import Clock
 from torpor.ports.engine import Channel
 from torpor.ports.guest import OnOutput, Output, StreamKind
-from torpor_wire import MESSAGE_BYTES_MAX, BadMessage, DataChannel, FrameType, Message, integer, unpack
+from torpor_wire import MESSAGE_BYTES_MAX, BadMessage, DataChannel, FrameType, Message, agreed, integer, unpack
 
 GREETING_LIMIT_S = 120.0  # the first greeting of a fresh instance waits for the template's warm-up
 STREAMS = {
@@ -43,6 +43,7 @@ class Asker:
                 fields = final(await self._link.within(GREETING_LIMIT_S, call, "greet"), FrameType.WELCOME)
             finally:
                 self._link.forget(call)
+            self._link.agree(checked(agreed, fields))
             self._link.ids_above(checked(lambda answer: integer(answer, "id_floor"), fields))
             return fields
 

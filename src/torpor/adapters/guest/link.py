@@ -16,14 +16,16 @@ from torpor.domain.errors import DeadlineExceeded, GuestError, TorporError
 from torpor.ports.clock import Clock
 from torpor.ports.engine import Channel
 from torpor_wire import (
+    BULK,
     PAYLOAD_BYTES_MAX,
+    PLAIN,
     VERSION,
-    WINDOW_BYTES,
     Assembler,
     BadMessage,
     Connection,
     Frame,
     FrameType,
+    Limits,
     Message,
     SendWindow,
     cut,
@@ -32,6 +34,7 @@ from torpor_wire import (
     unpack,
 )
 
+READ_BYTES_MAX = 1024 * 1024
 FINAL = frozenset({FrameType.RESULT, FrameType.ERROR, FrameType.QUIESCED, FrameType.READY, FrameType.WELCOME})
 
 
@@ -48,8 +51,9 @@ class Call:
 
     def __init__(self, link: Link, frame_id: int) -> None:
         self.id = frame_id
-        self.window = SendWindow()
+        self.window = SendWindow(link.limits.window_bytes)
         self._link = link
+        self._limits = link.limits
         self._deliveries: deque[Arrival | TorporError] = deque()
         self._arrived = asyncio.Event()
         self._credit = asyncio.Event()
@@ -78,7 +82,7 @@ class Call:
     def received(self, count: int) -> bool:
         """Count DATA that arrives; False if it is more than there was credit for."""
         self._received_bytes += count
-        return self._received_bytes - self._acknowledged_bytes <= WINDOW_BYTES
+        return self._received_bytes - self._acknowledged_bytes <= self._limits.window_bytes
 
     def wake(self) -> None:
         """There is new credit."""
@@ -127,15 +131,16 @@ class Call:
         """Acknowledge output in steps of half a window: each costs the guest a wake-up, and it never runs dry."""
         self._consumed_bytes += count
         due = self._consumed_bytes - self._acknowledged_bytes
-        if not self._ended and due >= WINDOW_BYTES // 2:
+        if not self._ended and due >= self._limits.window_bytes // 2:
             self._acknowledged_bytes = self._consumed_bytes
             self._link.send(FrameType.ACK, self.id, {"total": self._consumed_bytes})
 
     def send_body(self, piece: bytes | memoryview) -> None:
         """Queue body bytes; at most ``window.room_bytes``."""
         self.window.sent(len(piece))
-        for start in range(0, len(piece), PAYLOAD_BYTES_MAX):
-            self._link.queue(Frame(FrameType.DATA, self.id, bytes(piece[start : start + PAYLOAD_BYTES_MAX])))
+        step = self._limits.payload_bytes
+        for start in range(0, len(piece), step):
+            self._link.queue(Frame(FrameType.DATA, self.id, bytes(piece[start : start + step])))
 
     def end_body(self) -> None:
         """The body is complete."""
@@ -147,6 +152,7 @@ class Link:
 
     def __init__(self, channel: Channel, clock: Clock) -> None:
         self.clock = clock
+        self.limits = PLAIN
         self._channel = channel
         self._connection = Connection()
         self._assembler = Assembler()
@@ -175,8 +181,13 @@ class Link:
         """Send HELLO; the call ends with the WELCOME that answers it."""
         self._nonce = int(self.clock.wall_s() * 1e6)
         call = self.open(0)
-        self.send_parked(FrameType.HELLO, 0, {"nonce": self._nonce, "versions": [VERSION]})
+        self.send_parked(FrameType.HELLO, 0, {"nonce": self._nonce, "versions": [VERSION], "bulk": BULK.fields()})
         return call
+
+    def agree(self, limits: Limits) -> None:
+        """What holds for calls from now on."""
+        self.limits = limits
+        self._connection.bulk = limits.bulk
 
     def ids_above(self, floor: int) -> None:
         """New ids begin above what the guest has seen."""
@@ -262,7 +273,8 @@ class Link:
 
     async def _read(self) -> None:
         try:
-            while data := await self._channel.read(PAYLOAD_BYTES_MAX):
+            count = PAYLOAD_BYTES_MAX
+            while data := await self._channel.read(count):
                 for event in self._connection.receive_data(data):
                     if isinstance(event, Frame):
                         self._on_frame(event)
@@ -270,6 +282,11 @@ class Link:
                         # Nothing may be missing between a greeting and the end: what was open cannot be trusted.
                         self._end_calls(GuestError(f"cannot follow the guest: its stream was damaged ({event})"))
                         self.greeted = False
+                if len(data) == count:
+                    count = READ_BYTES_MAX
+                    await asyncio.sleep(0)  # let those who consume it keep up
+                else:
+                    count = PAYLOAD_BYTES_MAX
             self.fail(GuestError("cannot reach the guest: the instance is gone"))
         except TorporError as error:
             self.fail(GuestError(f"cannot reach the guest: the instance is gone: {error}"))
