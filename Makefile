@@ -41,9 +41,11 @@ regen: setup-check ## write generated documents and golden files anew; look at t
 	@$(BIN)/python -m torpor.apps.cli.reference
 	@TORPOR_REGENERATE=1 $(BIN)/python -m pytest -q -m "not engine" tests/golden
 
-bench: setup ## measure resume and pause against the raw engine
-	@$(WITH_HOME) $(BIN)/torpor bench resume $(BENCH_FLAGS)
-	@$(WITH_HOME) $(BIN)/torpor bench pause $(BENCH_FLAGS)
+bench: setup ## run every bench, write the report of record, put its figures into README and SPECIFICATION
+	@mkdir -p docs/reports
+	@$(WITH_HOME) $(BIN)/torpor bench all $(BENCH_FLAGS) >.cache/bench.json; code=$$?; \
+	    $(BIN)/python -m json.tool .cache/bench.json >/dev/null || exit $$code; \
+	    cp .cache/bench.json docs/reports/bench.json && $(BIN)/python bench/readme_figures.py && exit $$code
 
 lock: setup-check ## resolve requirements.lock anew from pyproject.toml
 	@$(PYTHON) setup/lock.py

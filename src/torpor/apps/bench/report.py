@@ -25,6 +25,7 @@ class Result:
     p50: float
     p95: float
     p99: float
+    max: float
     raw_p50: float | None
     ratio: float | None
     bound: float | None
@@ -74,12 +75,13 @@ def result(
         p50=round(p50, 3),
         p95=round(percentile(samples, 95), 3),
         p99=round(percentile(samples, 99), 3),
+        max=round(max(samples), 3),
         raw_p50=None if raw_p50 is None else round(raw_p50, 3),
         ratio=None if not raw_p50 else round(p50 / raw_p50, 3),
         bound=None if bound is None else round(bound.value, 3),
         holds=bound is None or bound.holds(samples),
         rule=rule,
-        bound_on=f"p{(bound or Bound(0)).percent}",
+        bound_on=_named((bound or Bound(0)).percent),
         at_least=bound is not None and bound.at_least,
         image_bytes=image_bytes,
     )
@@ -90,6 +92,10 @@ def percentile(samples: Sequence[float], percent: float) -> float:
     assert samples, "no samples"
     ordered = sorted(samples)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+def _named(percent: int) -> str:
+    return "max" if percent == 100 else f"p{percent}"
 
 
 def machine(engine: str) -> dict[str, Any]:

@@ -61,7 +61,19 @@ def execute(context: typer.Context, *, quick: Quick = False, as_json: AsJson = F
     return _run(context, "exec", quick=quick, as_json=as_json)
 
 
-def _run(context: typer.Context, *names: str, quick: bool, as_json: bool) -> int:
-    from torpor.apps.bench.cli import run_benches  # noqa: PLC0415 - pulls the whole server in
+@app.command(epilog=examples("torpor bench memory"))
+def memory(context: typer.Context, *, quick: Quick = False, as_json: AsJson = False) -> int:
+    """Peak memory of storing and reading an image of 2 GiB."""
+    return _run(context, "memory", quick=quick, as_json=as_json)
 
-    return run_benches(configured(context), names, quick=quick, as_json=as_json)
+
+@app.command("all", epilog=examples("torpor bench all --json > bench.json"))
+def everything(context: typer.Context, *, quick: Quick = False, as_json: AsJson = False) -> int:
+    """Every bench, one after the other, as one report."""
+    return _run(context, "all", quick=quick, as_json=as_json)
+
+
+def _run(context: typer.Context, name: str, *, quick: bool, as_json: bool) -> int:
+    from torpor.apps.bench.cli import run_bench  # noqa: PLC0415 - pulls the whole server in
+
+    return run_bench(configured(context), name, quick=quick, as_json=as_json)
