@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from torpor.adapters.host.memory import SetMemory
-from torpor.domain.errors import Conflict, EngineError, InvalidArgument, QuotaExceeded, Unsupported
+from torpor.adapters.objects.memory import MemoryObjects
+from torpor.domain.errors import Conflict, EngineError, InvalidArgument, QuotaExceeded, Unavailable, Unsupported
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.session import DeadlineAction, OnResume, Persistence, Policy, Status
 from torpor.services.requests import ClockChange, CreateRequest, ForkRequest, Outcome, Tier
@@ -359,3 +360,60 @@ async def test_a_session_larger_than_the_node_is_refused_at_once_and_stays_pause
         assert refused.value.details["reason"] == "no_memory"
         after = await node.sessions.get(TENANT, "day")
         assert (after.status, after.snapshot) == (Status.PAUSED_LOCAL, paused.snapshot)
+
+
+async def test_a_filesystem_session_goes_by_its_own_name_after_a_boot(node):
+    await node.sessions.create(TENANT, CreateRequest(name="day", persistence=Persistence.FILESYSTEM))
+    await node.sessions.pause(TENANT, "day")
+    assert await value(node, "day", "hostname") == "day"
+
+
+async def test_a_step_down_that_its_caller_did_not_hear_of_is_told_with_the_next_burst(node):
+    await node.sessions.create(TENANT, CreateRequest(name="day"))
+    await node.sessions.pause(TENANT, "day")
+    node.engine.fail("restore", EngineError("restore failed: EOF"), times=2)
+    burst = asyncio.ensure_future(node.sessions.code(TENANT, "day", "wait"))
+
+    async def is_running():
+        return (await node.sessions.get(TENANT, "day")).status is Status.RUNNING
+
+    await until(is_running)
+    await asyncio.sleep(0.05)
+    burst.cancel()
+    await asyncio.wait((burst,))
+    await node.sessions.interrupt(TENANT, "day")
+    told = (await node.sessions.code(TENANT, "day", "")).resumption
+    assert told.outcome is Outcome.RESTORED_FILESYSTEM
+    assert (await node.sessions.code(TENANT, "day", "")).resumption is None
+
+
+async def test_what_woke_a_session_for_a_file_is_told_with_the_next_burst(node):
+    await node.sessions.create(TENANT, CreateRequest(name="day"))
+    await node.sessions.pause(TENANT, "day")
+
+    async def data():
+        yield b"x"
+
+    await node.sessions.write_file(TENANT, "day", "/root/note", data())
+    assert (await node.sessions.code(TENANT, "day", "")).resumption.generation == 2
+
+
+async def test_a_deletion_that_failed_half_way_is_gone_on_with(machine, monkeypatch):
+    async with open_fake(machine) as node:
+        session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
+        await node.sessions.pause(TENANT, "day")
+
+        async def out(self, key):
+            raise Unavailable(f"cannot delete {key}: no answer")
+
+        with monkeypatch.context() as outage:
+            outage.setattr(MemoryObjects, "delete", out)
+            with pytest.raises(Unavailable):
+                await node.sessions.delete(TENANT, "day")
+        assert (await machine.catalog.get(TENANT, session.id)).status is Status.DELETING
+
+        async def is_gone():
+            await node.services.clockwork.look_at_deletions()
+            return (await machine.catalog.get(TENANT, session.id)).status is Status.DELETED
+
+        await until(is_gone)

@@ -12,7 +12,7 @@ from torpor.domain.clocks import Due, due, expires_at_s
 from torpor.domain.errors import Conflict, NotFound, TorporError
 from torpor.domain.ids import SessionId
 from torpor.domain.lifecycle import IDLE, RUN_DEADLINE, SetClocks, WarnExpiry
-from torpor.domain.session import Session
+from torpor.domain.session import Session, Status
 from torpor.ports.catalog import Catalog
 from torpor.ports.clock import Clock
 from torpor.services.live import Live, Runtime, Runtimes
@@ -24,6 +24,7 @@ log = structlog.get_logger()
 
 TICK_S = 0.25
 DUE_EVERY_S = 1.0
+LEFT_EVERY_S = 10.0
 RETRY_S = 5.0  # after a pause or a deletion that could not be carried out
 
 
@@ -49,9 +50,12 @@ class Clockwork:
 
     async def run(self) -> None:
         """Tick for ever; ends by cancellation."""
-        looked_at_s = float("-inf")
+        looked_at_s, left_at_s = float("-inf"), self._clock.monotonic_s()
         while True:
             now_s = self._clock.monotonic_s()
+            if now_s - left_at_s >= LEFT_EVERY_S:
+                left_at_s = now_s
+                await self.look_at_deletions()
             if now_s - looked_at_s >= DUE_EVERY_S:
                 looked_at_s = now_s
                 await self.look_at_records()
@@ -68,6 +72,17 @@ class Clockwork:
             return
         for session in sessions:
             self._begin(session.id, partial(self._ended, session))
+
+    async def look_at_deletions(self) -> None:
+        """Go on with deletions that failed half-way: nobody else may ever ask for them again."""
+        try:
+            unfinished = await self._catalog.unfinished()
+        except TorporError as error:
+            log.warning("unfinished sessions not read", code=error.code, error=error.message)
+            return
+        for session in unfinished:
+            if session.status is Status.DELETING:
+                self._begin(session.id, partial(self._sessions.delete, session.tenant, session.id))
 
     async def look_at_activity(self) -> None:
         """Sample instances whose totals are worth a look, and pause those that are idle."""

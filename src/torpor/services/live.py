@@ -10,6 +10,7 @@ from torpor.domain.ids import InstanceId, SessionId, TenantId
 from torpor.domain.session import Session
 from torpor.ports.engine import Engine
 from torpor.ports.guest import Guest
+from torpor.services.requests import Resumption
 
 
 @dataclass(slots=True)
@@ -37,14 +38,15 @@ class Capturing:
 class Runtime:
     """What this process holds of one session besides its record.
 
-    ``placing``: held while the session is placed, so that concurrent wakes share one resume.
-    ``owner`` and ``idle_s``: the record's, for who watches its idle window; set with the instance.
+    ``placing``: held while the session is placed, so that concurrent wakes share one resume. ``untold``: how it came
+    back, if no burst's result has said so yet. ``owner`` and ``idle_s``: the record's, for who watches its idle window.
     """
 
     live: Live | None = None
     owner: TenantId | None = None
     idle_s: float | None = None
     activity: Activity = field(default_factory=Activity)
+    untold: Resumption | None = None
     placing: asyncio.Lock = field(default_factory=asyncio.Lock)
     capturing: Capturing | None = None
 

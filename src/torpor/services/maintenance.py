@@ -71,9 +71,9 @@ class Maintenance:
             raise InvalidArgument(f"cannot use a grace of {grace_s} s: give 0 or more", field="grace_s")
         if keep < 1:
             raise InvalidArgument(f"cannot keep {keep} snapshots of a session: give 1 or more", field="keep")
-        abandoned = await self._abandoned()
+        abandoned, held = await self._known()
         return await self._store.collect_garbage(
-            SweepRequest(grace_s=grace_s, keep=keep, dry_run=dry_run, abandoned=abandoned)
+            SweepRequest(grace_s=grace_s, keep=keep, dry_run=dry_run, abandoned=abandoned, held=held)
         )
 
     async def rebuild_catalog(self) -> Rebuilt:
@@ -158,27 +158,29 @@ class Maintenance:
                 digest=digest,
             ) from error
 
-    async def _abandoned(self) -> list[Lender]:
-        """Subjects without pointer that nobody knows, but only where the catalog knows all others, one at least.
+    async def _known(self) -> tuple[list[Lender], list[SnapshotRef]]:
+        """Subjects that are nobody's, and the snapshots that records name, which may lag behind the store's pointers.
 
-        A catalog that is behind the store (lost, or another server's) says nothing about who is abandoned.
+        Nobody's are those without pointer that the catalog lacks, but only where it knows all others, one at least: a
+        catalog that is behind the store (lost, or another server's) says nothing about who is abandoned.
         """
         headless: list[Lender] = []
-        known_count = 0
+        held: list[SnapshotRef] = []
+        is_behind = False
         async for found in self._store.subjects():
             if found.owner.tenant == PUBLIC_TENANT:
                 continue
-            if await self._is_known(found.owner):
-                known_count += 1
+            session = await self._known_as(found.owner)
+            if session is not None:
+                held += [] if session.snapshot is None else [SnapshotRef.from_json(session.snapshot.ref)]
             elif isinstance(found, SubjectHead) and found.choice is HeadChoice.NO_POINTER:
                 headless.append(found.owner)
             elif not (isinstance(found, SubjectWithoutHead) and found.is_destroyed):
-                return []
-        return headless if known_count else []
+                is_behind = True
+        return [] if is_behind or not held else headless, held
 
-    async def _is_known(self, owner: Lender) -> bool:
+    async def _known_as(self, owner: Lender) -> Session | None:
         try:
-            await self._catalog.get(owner.tenant, SessionId(owner.subject))
+            return await self._catalog.get(owner.tenant, SessionId(owner.subject))
         except NotFound:
-            return False
-        return True
+            return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +226,8 @@ class Placement:
             await engine.start(instance)
             await guest.hello()
             await guest.quiesce()  # the contract is carried out on a parked guest, whatever made it
-            notice = notice_at(self._clock.wall_s())
+            # A new program has nobody's identity yet: it is given the session's, as a clone is.
+            notice = replace(notice_at(self._clock.wall_s()), clone=True)
             return Live(instance, engine, guest, notice.generation), await guest.proceed(notice)
         except BaseException:
             await guest.close()

@@ -139,7 +139,8 @@ class Sessions:
             if session.persistence is Persistence.EPHEMERAL:
                 return await self._let_go(session, reason)
             decided = await self._records.apply(tenant, session.id, Pause(reason))
-            if isinstance(decided.decision, Accepted):
+            is_left = decided.session.status is Status.PAUSING and runtime.capturing is None  # by a cancelled caller
+            if isinstance(decided.decision, Accepted) or is_left:
                 self._driver.begin_capture(decided.session, blueprint)
         if reason == IDLE and runtime.activity.bursts_count:  # it came between the verdict and the order
             await self._driver.ensure_running(session, blueprint)
@@ -266,7 +267,8 @@ class Sessions:
 
     async def read_file(self, tenant: TenantId, ref: str, path: str) -> AsyncIterator[bytes]:
         """Stream a file out of the session."""
-        session, live, _ = await self._awake(tenant, ref)
+        session, live, resumption = await self._awake(tenant, ref)
+        self._keep_for_a_burst(session, resumption)
         try:
             async for piece in live.guest.read_file(path):
                 yield piece
@@ -278,7 +280,8 @@ class Sessions:
         self, tenant: TenantId, ref: str, path: str, data: AsyncIterator[bytes], *, mode: int = 0o644
     ) -> int:
         """Stream a file into the session; replaced atomically."""
-        session, live, _ = await self._awake(tenant, ref)
+        session, live, resumption = await self._awake(tenant, ref)
+        self._keep_for_a_burst(session, resumption)
         try:
             return await live.guest.write_file(path, data, mode=mode)
         except GuestError as error:
@@ -308,6 +311,7 @@ class Sessions:
         They do not keep it awake by themselves; the bytes they move do (domain.activity).
         """
         session, live, resumption = await self._awake(tenant, ref)
+        self._keep_for_a_burst(session, resumption)
         try:
             yield live.guest, resumption
         except GuestError as error:
@@ -323,6 +327,11 @@ class Sessions:
             return ("it has no idle window",)
         return verdict(runtime.activity, self._clock.monotonic_s(), window_s=runtime.idle_s).reasons
 
+    def _keep_for_a_burst(self, session: Session, resumption: Resumption | None) -> None:
+        """Only a burst's result has a place for it; what woke the session just now may be no burst."""
+        if resumption is not None:
+            self._runtimes.of(session.id).untold = resumption
+
     async def _awake(self, tenant: TenantId, ref: str) -> tuple[Session, Live, Resumption | None]:
         session = await self.get(tenant, ref)
         runtime = self._runtimes.of(session.id)
@@ -333,7 +342,9 @@ class Sessions:
     async def _burst(self, tenant: TenantId, ref: str, run: Run, on_output: OnOutput | None) -> Burst:
         began_s = self._clock.monotonic_s()
         session, live, resumption = await self._awake(tenant, ref)
-        activity = self._runtimes.of(session.id).activity
+        runtime = self._runtimes.of(session.id)
+        resumption, runtime.untold = resumption or runtime.untold, None
+        activity = runtime.activity
         activity.begin(self._clock.monotonic_s())
         first_output_ms: list[float] = []
 
@@ -345,8 +356,10 @@ class Sessions:
 
         try:
             result = await run(live.guest, output)
-        except GuestError as error:
-            await self._explain(session, live, error)
+        except BaseException as error:
+            runtime.untold = resumption or runtime.untold  # for the next burst to tell
+            if isinstance(error, GuestError):
+                await self._explain(session, live, error)
             raise
         finally:
             activity.end(self._clock.monotonic_s())

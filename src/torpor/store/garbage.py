@@ -70,8 +70,12 @@ def plan_garbage(
     grace_s: float = GRACE_S,
     keep: int = KEEP_COUNT,
     abandoned: Collection[Lender] = (),
+    held: Collection[str] = (),
 ) -> GarbagePlan:
-    """Decide. ``marks``: those that the plan before left. ``abandoned``: subjects that are known to be nobody's."""
+    """Decide. ``marks``: those that the plan before left. ``abandoned``: subjects that are known to be nobody's.
+
+    ``held``: keys of manifests that somebody's records name: they stay, whatever else says that they are superseded.
+    """
     assert keep >= 1
     assert grace_s >= 0
     useless = dict(_useless(survey, keep=keep, abandoned=abandoned))
@@ -80,6 +84,8 @@ def plan_garbage(
     wait: list[Garbage] = []
     kept_marks: dict[str, float] = {}
     for key, reason in useless.items():
+        if key in held and reason is not Reason.SHREDDED:
+            continue
         # A mark from the future was made by a clock that has since been set back: it starts anew.
         since_s = marks[key] if key in marks and marks[key] <= now_s else now_s
         kept_marks[key] = since_s

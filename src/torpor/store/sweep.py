@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from torpor.domain.errors import Conflict, NotFound, StaleRevision, TorporError
-from torpor.domain.snapshot import Lender
+from torpor.domain.snapshot import Lender, SnapshotRef
 from torpor.ports.crash_points import CrashPoint, reach
 from torpor.store.garbage import (
     GRACE_S,
@@ -23,7 +23,7 @@ from torpor.store.garbage import (
     encode_marks,
     plan_garbage,
 )
-from torpor.store.layout import ROOT, Kind, Placed, parse_key
+from torpor.store.layout import ROOT, Kind, Placed, manifest_key, parse_key
 from torpor.store.outside import Outside
 from torpor.store.survey import ManifestState, Survey, open_for_survey, take_survey
 
@@ -46,13 +46,14 @@ class SweepReport:
 class SweepRequest:
     """``grace_s``: least time without use. ``keep``: good snapshots of each subject that stay. ``dry_run``: plan only.
 
-    ``abandoned``: subjects that are known to be nobody's (``plan_garbage``).
+    ``abandoned``: subjects that are known to be nobody's. ``held``: snapshots that records name (``plan_garbage``).
     """
 
     grace_s: float = GRACE_S
     keep: int = KEEP_COUNT
     dry_run: bool = False
     abandoned: Collection[Lender] = ()
+    held: Collection[SnapshotRef] = ()
 
 
 async def sweep_store(outside: Outside, request: SweepRequest) -> SweepReport:
@@ -66,6 +67,7 @@ async def sweep_store(outside: Outside, request: SweepRequest) -> SweepReport:
         grace_s=request.grace_s,
         keep=request.keep,
         abandoned=request.abandoned,
+        held=frozenset(map(manifest_key, request.held)),
     )
     if request.dry_run:
         return SweepReport(plan, ())
