@@ -122,6 +122,10 @@ def _serve(client: Any, ref: str, number: int, connection: socket.socket) -> Non
             screen.note(error.message)
         except OSError:
             return  # the near side went away
+        finally:
+            # Closing alone tells the near side nothing while the other thread waits for what it may still say.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _feed(connection: socket.socket, far: Any) -> None:  # noqa: ANN401 - Socket
