@@ -23,7 +23,7 @@ from torpor import __version__
 from torpor.adapters.catalog.sqlite import SqliteCatalog
 from torpor.adapters.clock.system import SystemClock
 from torpor.adapters.engines.gvisor import GVisorConfig, GVisorEngine
-from torpor.adapters.engines.gvisor.install import list_builds
+from torpor.adapters.engines.gvisor.install import InstalledBuild, list_builds
 from torpor.adapters.entropy.system import SystemEntropy
 from torpor.adapters.guest.client import FramedDialer
 from torpor.adapters.host.memory import HostMemory
@@ -278,6 +278,15 @@ async def _opened_parts(config: Config, role: Role) -> AsyncIterator[Parts]:
         await _retire(engines, role)
 
 
+def engine_dir(config: Config, build: InstalledBuild) -> Path:
+    """Where the home's server keeps the instances of ``build``."""
+    return _engine_dir(Role.serve(config), build)
+
+
+def _engine_dir(role: Role, build: InstalledBuild) -> Path:
+    return role.runtime_dir / f"e{build.sha256[:6]}"
+
+
 async def _engines(config: Config, role: Role, clock: SystemClock) -> Engines:
     by_build: dict[str, GVisorEngine] = {}
     preferred = ""
@@ -285,7 +294,7 @@ async def _engines(config: Config, role: Role, clock: SystemClock) -> Engines:
         engine = GVisorEngine(
             GVisorConfig(
                 runsc=installed.runsc,
-                runtime_dir=role.runtime_dir / f"e{installed.sha256[:6]}",
+                runtime_dir=_engine_dir(role, installed),
                 cgroup_parent=role.cgroup,
                 on_event=_counter(),
             ),

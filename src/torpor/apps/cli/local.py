@@ -122,9 +122,17 @@ def _shelved_json(config: Config, found: Shelved) -> JSON:
 
 
 def engine_builds(config: Config) -> list[JSON]:
-    """The builds of the home; new sessions use the one that is ``preferred``, the latest installed."""
-    builds = list_builds(config.engines_dir)
-    return [{**dataclasses.asdict(build), "preferred": build is builds[-1]} for build in builds]
+    """The builds of the home, with who needs them; new templates use the ``preferred`` one, the latest installed."""
+    from torpor.apps.retiring import builds_with_use  # noqa: PLC0415 - other engine commands need no store
+
+    return asyncio.run(builds_with_use(config))
+
+
+def retire_engine(config: Config, build: str, *, agreed: bool) -> JSON:
+    """Remove a build, if nothing is lost by it."""
+    from torpor.apps.retiring import retire_build  # noqa: PLC0415 - other engine commands need no store
+
+    return asyncio.run(retire_build(config, build, agreed=agreed))
 
 
 def install_engine(config: Config, *, quiet: bool) -> JSON:

@@ -26,7 +26,7 @@ import httpx
 from torpor.adapters.engines.gvisor import process
 from torpor.adapters.engines.gvisor.probe import sha256_of
 from torpor.adapters.engines.gvisor.selftest import SelfTest, self_test
-from torpor.domain.errors import EngineError, StorageFull, TorporError, Unsupported
+from torpor.domain.errors import EngineError, StorageFull, TorporError, Unavailable, Unsupported
 from torpor.ports.clock import Clock
 
 PINNED_MODULE_VERSION = "v0.0.0-20260905035102-160fafc42237"  # a go-branch commit: the main branch does not build
@@ -71,6 +71,16 @@ def list_builds(engines_dir: Path) -> tuple[InstalledBuild, ...]:
         if build.runsc.exists():
             builds.append(build)
     return tuple(builds)
+
+
+def remove_build(build: InstalledBuild) -> None:
+    """Take a build away: at once for ``list_builds``, then its files. Blocking. Raises: Unavailable."""
+    folder = build.runsc.parent
+    try:
+        (folder / "build.json").unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise Unavailable(f"cannot remove {folder}: {error.strerror}; remove the rest of it by hand") from error
 
 
 def fits_pins(build: InstalledBuild) -> bool:
