@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from torpor.services.requests import Outcome
+
 
 class Error(BaseModel):
     """Every error, whatever the status."""
@@ -97,10 +99,14 @@ class InspectAnswer(SessionAnswer):
 
 
 class Resumed(BaseModel):
-    """How and after how long the session came back. ``outcome``: what of it; ``stepped_down``: why not more."""
+    """How and after how long the session came back. ``outcome``: what of it; ``stepped_down``: why not more.
+
+    ``resumed``: memory and disk, as they were. ``restored_older``: both of an earlier snapshot, which the caller had
+    allowed. ``restored_filesystem``: the disk, with new processes. ``state_lost``: nothing of an ephemeral session.
+    """
 
     cause: str
-    outcome: str
+    outcome: Outcome
     stepped_down: list[str]
     gap_s: float
     wall_time: str

@@ -90,6 +90,13 @@ def label(session: JSON) -> str:
     return str(session["name"] or session["id"])
 
 
+LOST_BY = {
+    "restored_older": "an earlier snapshot came back: what came after it is gone",
+    "restored_filesystem": "its disk came back: its processes and variables are gone",
+    "state_lost": "it is ephemeral and started anew: nothing of it was kept",
+}
+
+
 def woken(who: str, resumed: JSON | None) -> None:
     """A note if a burst had to wake its session."""
     if resumed is None or resumed["cause"] == "created":
@@ -97,6 +104,10 @@ def woken(who: str, resumed: JSON | None) -> None:
     took_ms = resumed["timings_ms"].get("total")
     took = "" if took_ms is None else f" in {span(took_ms / 1000)}"
     note(f"{who} was paused for {span(resumed['gap_s'])}; {resumed['cause']} ({resumed['tier']}){took}")
+    if (lost := LOST_BY.get(resumed.get("outcome", ""))) is not None:
+        note(lost)
+    for why in resumed.get("stepped_down", ()):
+        note(f"because: {why}")
     for what in resumed["dropped"]:
         note(f"dropped: {what}")
 
