@@ -23,6 +23,7 @@ from torpor.domain.errors import (
     Unsupported,
 )
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
+from torpor.domain.lifecycle import Started
 from torpor.domain.session import Status
 from torpor.domain.snapshot import SnapshotRef
 from torpor.services.requests import CreateRequest, Outcome
@@ -337,3 +338,22 @@ async def test_a_lost_session_comes_back_as_its_last_snapshot_and_that_is_called
         await node.sessions.resume(TENANT, "day")
     _, told = await node.sessions.resume(TENANT, "day", allow_older=True)
     assert (told.outcome, await value(node, "get x")) == (Outcome.RESTORED_OLDER, "2")
+
+
+async def test_a_distrust_is_recorded_late_if_it_could_not_be_recorded_at_once(node, machine, monkeypatch):
+    await flip(node, machine.objects, MEMORY_FILE)
+    apply = type(node.services.records).apply
+    refusals = [Unavailable("the catalog does not answer", retry_after_s=1)] * 3
+
+    async def unwilling(records, tenant, session, event):
+        if isinstance(event, Started) and refusals:
+            raise refusals.pop()
+        return await apply(records, tenant, session, event)
+
+    monkeypatch.setattr(type(node.services.records), "apply", unwilling)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await node.sessions.resume(TENANT, "day")
+    await node.sessions.resume(TENANT, "day")
+    assert (await node.sessions.get(TENANT, "day")).distrusts_snapshot
+    await assert_next_pause_is_sound(node)

@@ -126,7 +126,8 @@ class Driver:
                     await self.go_on(decided.session, live)
                     continue
                 if live is not None and _is_placed(decided.session, live):  # and that could not be recorded
-                    ready = Started(live.generation, decided.session.operation, live.instance)
+                    order = decided.session.operation
+                    ready = Started(live.generation, order, live.instance, distrusts=live.distrusts)
                     await self._report(decided.session, ready)
                     continue
                 if decided.session.status is Status.RUNNING and live is not None:
@@ -160,6 +161,7 @@ class Driver:
             await asyncio.shield(self._report(session, _failed(session, str(error) or repr(error), code)))
             raise
         placed = revived.placed
+        placed.live.distrusts = revived.distrusts
         reach(CrashPoint.RESUME_READY)
         started = Started(
             session.generation, session.operation, placed.live.instance, placed.timings_ms, revived.distrusts

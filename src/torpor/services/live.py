@@ -15,12 +15,16 @@ from torpor.services.requests import Resumption
 
 @dataclass(slots=True)
 class Live:
-    """A placed session: its instance, and the guest in it. ``generation`` is the one it was placed under."""
+    """A placed session: its instance, and the guest in it. ``generation`` is the one it was placed under.
+
+    ``distrusts``: some of what is stored of its newest snapshot could not be read for it.
+    """
 
     instance: InstanceId
     engine: Engine
     guest: Guest
     generation: int
+    distrusts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
