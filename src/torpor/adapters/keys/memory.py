@@ -18,6 +18,7 @@ class MemoryKeys:
         self._keks: dict[TenantId, bytes] = {}
         self._secrets: dict[tuple[TenantId, str], bytes] = {}
         self._destroyed: set[tuple[TenantId, str]] = set()
+        self._wrapping_keys: dict[tuple[TenantId, str], bytes] = {}  # made on first use
 
     async def create(self, tenant: TenantId, subject: str) -> NewKey:
         """A new key."""
@@ -46,14 +47,19 @@ class MemoryKeys:
         owner = _owner(tenant, subject)
         self._destroyed.add(owner)
         self._secrets.pop(owner, None)
+        self._wrapping_keys.pop(owner, None)
 
     async def is_destroyed(self, tenant: TenantId, subject: str) -> bool:
         """Whether it was destroyed."""
         return _owner(tenant, subject) in self._destroyed
 
     def _wrapping_key(self, tenant: TenantId, subject: str) -> bytes:
-        secret = self._secrets[tenant, subject]
-        return wrapping_key(kek=self._keks[tenant], secret=secret, tenant=tenant, subject=subject)
+        made = self._wrapping_keys.get((tenant, subject))
+        if made is None:
+            secret = self._secrets[tenant, subject]
+            made = wrapping_key(kek=self._keks[tenant], secret=secret, tenant=tenant, subject=subject)
+            self._wrapping_keys[tenant, subject] = made
+        return made
 
 
 def _owner(tenant: TenantId, subject: str) -> tuple[TenantId, str]:

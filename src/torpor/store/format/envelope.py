@@ -18,7 +18,6 @@ KEY_BYTES = 32
 TAG_BYTES = 16
 OVERHEAD_BYTES = 1 + TAG_BYTES
 CHUNK_CONTEXT = b"torpor chunk v0"
-PLAIN_BYTES_FIRST = 64 * 1024  # of an opener's buffers: zeroing the largest at once costs more than a small read
 
 # Measured on a 256 MiB Python process (docs/design/001-chunking.md).
 ZSTD_LEVEL = 1
@@ -55,8 +54,7 @@ class Opener:
 
     def __init__(self, *, plain_bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._plain_bytes_max = plain_bytes_max
-        self._plain = memoryview(bytearray(min(plain_bytes_max, PLAIN_BYTES_FIRST)))
-        self._encoded = memoryview(bytearray(len(self._plain)))
+        self._plain = self._encoded = memoryview(bytearray())
         self._zstd = zstandard.ZstdDecompressor()
 
     def open(self, sealed: Buffer, *, key: bytes, plain_bytes: int, context: bytes = CHUNK_CONTEXT) -> memoryview:

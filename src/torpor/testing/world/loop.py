@@ -7,9 +7,11 @@ Tasks and futures hash by number, since asyncio keeps them in sets and an addres
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
-from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import Context, copy_context
 from typing import Any, Self, TypeVar
 
 Result = TypeVar("Result")
@@ -22,9 +24,7 @@ class StuckError(AssertionError):
 class _Future(asyncio.Future[Any]):
     """A future with a number of its own."""
 
-    def __init__(self, number: int, *, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self._number = number
+    _number = 0
 
     def __hash__(self) -> int:
         return self._number
@@ -47,14 +47,49 @@ class _Task(asyncio.Task[Any]):
         return self._number
 
 
+class _Handle(asyncio.Handle):
+    """A handle without what asyncio keeps for its debug mode; histories make some thousand each."""
+
+    __slots__ = ()
+    _loop: asyncio.AbstractEventLoop
+    _callback: Callable[..., object]
+    _args: Sequence[Any]
+    _context: Context
+    _cancelled: bool
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+    def cancel(self) -> None:
+        """See asyncio."""
+        self._cancelled = True
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Starts at 0 s. ``on_task``: hears of every task that is made."""
+
+    # BaseEventLoop's own, which its stub does not tell of.
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[Any]  # of TimerHandle
+    _timer_cancelled_count: int
+    _stopping: bool
 
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
         self._clock_resolution = 1e-6
-        self._selector = self  # BaseEventLoop asks its selector to wait: here that is what moves time
         self._numbers = itertools.count(1)
         self.on_task: Callable[[asyncio.Task[Any]], None] | None = None
         self.set_exception_handler(lambda _loop, _context: None)
@@ -63,16 +98,39 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the loop was made."""
         return self._now_s
 
-    def select(self, timeout_s: float | None) -> list[Any]:
-        """Called when the loop would wait. Raises: StuckError if it would wait for ever."""
-        if timeout_s is None:
-            raise StuckError("nothing is ready and no timer runs")
-        self._now_s += timeout_s
-        return []
+    def _run_once(self) -> None:
+        """One round, as asyncio's, without a selector to ask. Raises: StuckError if it would wait for ever."""
+        ready, scheduled = self._ready, self._scheduled
+        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001 - the loop's own timers, here and below
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled)._scheduled = False  # noqa: SLF001
+        if not ready and not self._stopping:
+            if not scheduled:
+                raise StuckError("nothing is ready and no timer runs")
+            self._now_s = max(self._now_s, scheduled[0]._when)  # noqa: SLF001
+        due_s = self._now_s + self._clock_resolution
+        while scheduled and scheduled[0]._when < due_s:  # noqa: SLF001
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # noqa: SLF001
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:  # noqa: SLF001
+                handle._run()  # noqa: SLF001
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> asyncio.Handle:
+        """See asyncio."""
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def create_future(self) -> asyncio.Future[Any]:
         """See asyncio."""
-        return _Future(next(self._numbers), loop=self)
+        future = _Future(loop=self)
+        future._number = next(self._numbers)  # noqa: SLF001 - its own class
+        return future
 
     def run_in_executor(self, executor: object, func: Callable[..., Result], *args: object) -> asyncio.Future[Result]:
         """The work is done by the time this returns."""
@@ -98,9 +156,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self.on_task is not None:
             self.on_task(task)
         return task
-
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
 
     def _write_to_self(self) -> None:
         """There is no other thread to wake for."""

@@ -39,8 +39,10 @@ def run_share(seeds: Sequence[int]) -> list[Failure]:
     failures = []
     was_enabled = gc.isenabled()
     gc.disable()  # it would look at everything that was imported, again and again
+    gc.collect()
+    gc.freeze()
     try:
-        for number, seed in enumerate(seeds):
+        for number, seed in enumerate(seeds, 1):
             if number % COLLECT_EVERY == 0:
                 gc.collect()
             try:
@@ -48,6 +50,7 @@ def run_share(seeds: Sequence[int]) -> list[Failure]:
             except Violation as violation:
                 failures.append(Failure(seed, str(violation)))
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
     return failures

@@ -22,7 +22,7 @@ from torpor.testing.world.process import Process
 
 Port = TypeVar("Port")
 Result = TypeVar("Result")
-Witnessing = Callable[[str, str], None]
+Witnessing = Callable[[str, object], None]
 
 # Where the contract lets a call that raised have had its effect.
 _LOSES_ANSWERS = frozenset(
@@ -55,7 +55,7 @@ class Fate:
         self._process = process
         self._seen = seen
 
-    async def meet(self, call: str, act: Callable[[], Awaitable[Result]], about: str = "") -> Result:
+    async def meet(self, call: str, act: Callable[[], Awaitable[Result]], about: object = "") -> Result:
         """Carry out ``act`` as fate will have it. ``about``: what it is done to, for the story."""
         await self.reach(call)
         result = await act()
@@ -146,8 +146,7 @@ class _Behind:
         fate, call = self._fate, f"{self._port}.{name}"
 
         async def met(*given: object, **options: object) -> object:
-            about = str(given[0]) if given else ""
-            result = await fate.meet(call, lambda: method(*given, **options), about)
+            result = await fate.meet(call, lambda: method(*given, **options), given[0] if given else "")
             return _FatedChannel(fate, result) if call == "engine.attach" else result
 
         return met

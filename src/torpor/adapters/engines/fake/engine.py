@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +225,7 @@ class FakeEngine:
         return found
 
     def _requirements(self, shape: InstanceShape) -> dict[str, Any]:
-        spec = {name: value for name, value in asdict(shape).items() if name not in {"rootfs", "env"}}
+        spec = {of.name: getattr(shape, of.name) for of in fields(shape) if of.name not in {"rootfs", "env"}}
         return {
             "engine": self._capabilities.engine,
             "build": self._capabilities.build,
