@@ -14,6 +14,8 @@ from pathlib import Path
 
 from torpor.domain.errors import Conflict, NotFound
 from torpor.ports.guest import (
+    FileChange,
+    FileEvent,
     FileInfo,
     FileKind,
     FilePage,
@@ -89,6 +91,10 @@ class HostGuest:
         for number, data in enumerate((b"started\n", b"\xff\n")):
             yield LogEntry(source or "agent", 1_790_000_000.0, number, StreamKind.STDERR, data, lost_bytes=7 * number)
 
+    async def watch_files(self, path, *, recursive=False):
+        yield FileEvent(FileChange.CREATED, f"{path}/new")
+        yield FileEvent(FileChange.WRITTEN, f"{path}/new", dropped_count=int(recursive))
+
     async def processes(self):
         return (self._info(),) if self.process else ()
 
@@ -98,7 +104,8 @@ class HostGuest:
     async def start(self, process, *, terminal=None, keep_stdin=False):
         self.shown.clear()
         self.near, far = pty.openpty()
-        await self.resize(0, terminal)
+        if terminal is not None:
+            await self.resize(0, terminal)
         self.process = subprocess.Popen(process.argv, stdin=far, stdout=far, stderr=far, start_new_session=True)
         os.close(far)
         asyncio.get_running_loop().add_reader(self.near, self._read)

@@ -176,6 +176,8 @@ def test_both_clients_offer_the_same():
         (sdk.Client, sdk.AsyncClient),
         (sdk.Session, sdk.AsyncSession),
         (sdk.Files, sdk.AsyncFiles),
+        (sdk.Process, sdk.AsyncProcess),
+        (sdk.Port, sdk.AsyncPort),
     ):
         assert {name for name in dir(one) if name[0] != "_"} == {name for name in dir(other) if name[0] != "_"}
 

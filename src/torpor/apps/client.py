@@ -15,7 +15,7 @@ from torpor.apps.sdk import calls
 from torpor.apps.sdk.access import Access
 from torpor.apps.sdk.answers import JSON, OnPiece, error_of
 from torpor.apps.sdk.calls import BODY_BYTES_MAX
-from torpor.apps.sdk.sync import Transport
+from torpor.apps.sdk.transport import Transport
 
 __all__ = ["BODY_BYTES_MAX", "JSON", "Client", "OnPiece", "error_of"]
 

@@ -2,89 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, aclosing
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-import httpx
-
-from torpor.apps.sdk import answers, calls
-from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
+from torpor.apps.sdk import calls
+from torpor.apps.sdk.access import Access
+from torpor.apps.sdk.aio_processes import AsyncInside
+from torpor.apps.sdk.aio_transport import AsyncTransport
+from torpor.apps.sdk.inside import FileChange
 from torpor.apps.sdk.options import Clocks, CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
 from torpor.apps.sdk.results import FileInfo, Gathering, Result, SessionInfo, Token
-from torpor.apps.sdk.sync import pieces_of
+from torpor.apps.sdk.transport import pieces_of
 
 JSON = dict[str, Any]
-
-
-class AsyncTransport:
-    """``sync.Transport``, awaited. Belongs to one event loop."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._http = httpx.AsyncClient(
-            base_url=access.url,
-            headers=access.headers(),
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            trust_env=False,
-        )
-
-    async def close(self) -> None:
-        """Idempotent."""
-        await self._http.aclose()
-
-    async def json(self, call: calls.Call, data: AsyncIterable[bytes] | None = None) -> JSON:
-        """See ``sync.Transport``."""
-        async with self._failures():
-            said = await self._http.request(
-                call.method,
-                call.path,
-                params=call.query,
-                headers=call.sent_headers(),
-                content=call.content() if data is None else data,
-            )
-        return answers.json_of(self._access.url, said.status_code, said.content)
-
-    async def burst(self, call: calls.Call, on_piece: Callable[[str, bytes | JSON], object]) -> JSON:
-        """See ``sync.Transport``. What ``on_piece`` returns is awaited, if it can be."""
-        reader = answers.BurstReader(self._access.url)
-        async with self._streamed(call) as said:
-            async for data in said.aiter_raw():
-                for stream, piece in reader.feed(data):
-                    told = on_piece(stream, piece)
-                    if inspect.isawaitable(told):
-                        await told
-        return reader.outcome()
-
-    @asynccontextmanager
-    async def read(self, call: calls.Call) -> AsyncIterator[AsyncIterator[bytes]]:
-        """See ``sync.Transport``."""
-        async with self._streamed(call) as said:
-            yield said.aiter_raw()
-
-    @asynccontextmanager
-    async def _streamed(self, call: calls.Call) -> AsyncIterator[httpx.Response]:
-        async with (
-            self._failures(),
-            self._http.stream(
-                call.method, call.path, params=call.query, headers=call.sent_headers(), content=call.content()
-            ) as said,
-        ):
-            if not said.is_success:
-                answers.json_of(self._access.url, said.status_code, await said.aread())
-            yield said
-
-    @asynccontextmanager
-    async def _failures(self) -> AsyncIterator[None]:
-        try:
-            yield
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise answers.unreachable(self._access.url, error, home=self._access.home) from error
-        except httpx.TransportError as error:
-            raise answers.broken(self._access.url, error) from error
 
 
 class AsyncClient:
@@ -128,6 +70,25 @@ class AsyncClient:
             if cursor is None:
                 return
 
+    def export_session(self, ref: str, passphrase: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """See ``Client``."""
+        return self._transport.read(calls.export(ref, passphrase))
+
+    async def import_session(
+        self, data: bytes | Iterable[bytes] | AsyncIterable[bytes], passphrase: str, *, name: str | None = None
+    ) -> AsyncSession:
+        """See ``Client``."""
+        call = calls.import_session(passphrase, name=name)
+        return AsyncSession(self._transport, await self._transport.json(call, _pieces(data)))
+
+    async def template(self, name: str) -> JSON:
+        """See ``Client``."""
+        return await self._transport.json(calls.template(name))
+
+    async def remove_template(self, name: str) -> JSON:
+        """See ``Client``."""
+        return await self._transport.json(calls.remove_template(name))
+
     async def templates(self) -> list[JSON]:
         """See ``Client``."""
         found: list[JSON] = (await self._transport.json(calls.templates()))["templates"]
@@ -138,7 +99,7 @@ class AsyncClient:
         return await self._transport.json(calls.health())
 
 
-class AsyncSession:
+class AsyncSession(AsyncInside):
     """``Session``, awaited. Listeners may be functions or coroutine functions."""
 
     def __init__(self, transport: AsyncTransport, said: JSON, *, ephemeral: bool = False) -> None:
@@ -269,6 +230,14 @@ class AsyncFiles:
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """See ``Files``."""
         await self._transport.json(calls.remove_file(self._ref, path, recursive=recursive))
+
+    async def watch(self, path: str, *, recursive: bool = False) -> AsyncGenerator[FileChange]:
+        """See ``Files``."""
+        events = self._transport.events(calls.watch_files(self._ref, path, recursive=recursive))
+        async with aclosing(events):
+            async for name, said in events:
+                if name == "change":
+                    yield FileChange(**said)
 
     async def write(
         self, path: str, data: bytes | str | Iterable[bytes] | AsyncIterable[bytes], *, mode: int = 0o644

@@ -214,6 +214,33 @@ def processes(ref: str) -> Call:
     return Call("GET", f"{of(ref)}/processes")
 
 
+def start(ref: str, request: Mapping[str, Any], *, stdin: bytes = b"") -> Call:
+    """A process that outlives the request; the fields of ``StartBody``."""
+    given = _given(request) | ({"stdin_base64": base64.b64encode(stdin).decode()} if stdin else {})
+    return Call("POST", f"{of(ref)}/processes", body=given)
+
+
+def process_output(ref: str, pid: int, *, from_sequence: int = 0) -> Call:
+    """A process's output; answered as server-sent events."""
+    return Call("GET", f"{of(ref)}/processes/{pid}/output", {"from_sequence": str(from_sequence)})
+
+
+def send_input(ref: str, pid: int, *, close: bool = False) -> Call:
+    """Input for a process; its bytes go beside the call."""
+    query = {"close": "true" if close else "false"}
+    return Call("POST", f"{of(ref)}/processes/{pid}/input", query, {"content-type": "application/octet-stream"})
+
+
+def resize(ref: str, pid: int, columns: int, rows: int) -> Call:
+    """A terminal's size."""
+    return Call("POST", f"{of(ref)}/processes/{pid}/resize", body={"columns": columns, "rows": rows})
+
+
+def watch_files(ref: str, path: str, *, recursive: bool = False) -> Call:
+    """Changes in a directory; answered as server-sent events."""
+    return Call("GET", f"{of(ref)}/files/watch", {"path": path, "recursive": "true" if recursive else "false"})
+
+
 def send_signal(ref: str, pid: int, number: int, *, group: bool = False) -> Call:
     """A signal for a process."""
     return Call("POST", f"{of(ref)}/processes/{pid}/signal", body={"signal": number, "group": group})

@@ -213,12 +213,15 @@ class Gathering:
             dropped_bytes=said["dropped_bytes"],
             execution_count=said["execution_count"],
             cwd=said["cwd"],
-            resumed=_resumed(resumed) if resumed else None,
+            resumed=resumed_of(resumed),
             timings_ms=said["timings_ms"],
         )
 
 
-def _resumed(said: Mapping[str, Any]) -> Resumed:
+def resumed_of(said: Mapping[str, Any] | None) -> Resumed | None:
+    """Of the API's JSON."""
+    if not said:
+        return None
     return Resumed(
         cause=said["cause"],
         gap_s=said["gap_s"],

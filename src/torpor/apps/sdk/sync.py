@@ -8,88 +8,15 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-import httpx
-
-from torpor.apps.sdk import answers, calls
-from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
+from torpor.apps.sdk import calls
+from torpor.apps.sdk.access import Access
+from torpor.apps.sdk.inside import FileChange
 from torpor.apps.sdk.options import Clocks, CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
+from torpor.apps.sdk.processes import Inside
 from torpor.apps.sdk.results import FileInfo, Gathering, Result, SessionInfo, Token
+from torpor.apps.sdk.transport import Transport, pieces_of
 
 JSON = dict[str, Any]
-PIECE_BYTES = 256 * 1024
-
-
-class Transport:
-    """Calls over one pool of connections. May be used by several threads. Answers are JSON; failures are our errors."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        # trust_env: a proxy from the environment must not see this machine's traffic, nor answer for our server.
-        self._http = httpx.Client(
-            base_url=access.url,
-            headers=access.headers(),
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            trust_env=False,
-        )
-
-    def close(self) -> None:
-        """Idempotent."""
-        self._http.close()
-
-    def json(self, call: calls.Call, data: Iterable[bytes] | None = None) -> JSON:
-        """The answer. ``data``: the body, streamed, instead of the call's own."""
-        with self._failures():
-            said = self._http.request(
-                call.method,
-                call.path,
-                params=call.query,
-                headers=call.sent_headers(),
-                content=call.content() if data is None else data,
-            )
-        return answers.json_of(self._access.url, said.status_code, said.content)
-
-    def burst(self, call: calls.Call, on_piece: Callable[[str, bytes | JSON], object]) -> JSON:
-        """How it ended; its output goes to ``on_piece`` while it comes."""
-        reader = answers.BurstReader(self._access.url)
-        with self._streamed(call) as said:
-            for data in said.iter_raw():
-                for stream, piece in reader.feed(data):
-                    on_piece(stream, piece)
-        return reader.outcome()
-
-    def events(self, call: calls.Call) -> Iterator[tuple[str, JSON]]:
-        """Server-sent events, by name. Raises: the error that one of them tells of."""
-        reader = answers.EventReader()
-        with self._streamed(call) as said:
-            for data in said.iter_raw():
-                yield from reader.feed(data)
-
-    @contextmanager
-    def read(self, call: calls.Call) -> Iterator[tuple[Iterator[bytes], bool]]:
-        """A body, streamed, and whether the session had to be woken for it."""
-        with self._streamed(call) as said:
-            yield said.iter_raw(), said.headers.get("torpor-woken") == "true"
-
-    @contextmanager
-    def _streamed(self, call: calls.Call) -> Iterator[httpx.Response]:
-        with (
-            self._failures(),
-            self._http.stream(
-                call.method, call.path, params=call.query, headers=call.sent_headers(), content=call.content()
-            ) as said,
-        ):
-            if not said.is_success:
-                answers.json_of(self._access.url, said.status_code, said.read())
-            yield said
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise answers.unreachable(self._access.url, error, home=self._access.home) from error
-        except httpx.TransportError as error:
-            raise answers.broken(self._access.url, error) from error
 
 
 class Client:
@@ -137,6 +64,23 @@ class Client:
             if cursor is None:
                 return
 
+    def export_session(self, ref: str, passphrase: str) -> AbstractContextManager[Iterator[bytes]]:
+        """A session's newest snapshot as the pieces of one file, sealed under the passphrase: pause it first."""
+        return self._exporting(ref, passphrase)
+
+    def import_session(self, data: bytes | Iterable[bytes], passphrase: str, *, name: str | None = None) -> Session:
+        """A new session, paused, out of an exported file. Raises: InvalidArgument (passphrase, damage), Conflict."""
+        call = calls.import_session(passphrase, name=name)
+        return Session(self._transport, self._transport.json(call, pieces_of(data)))
+
+    def template(self, name: str) -> JSON:
+        """One template, by name or digest."""
+        return self._transport.json(calls.template(name))
+
+    def remove_template(self, name: str) -> JSON:
+        """Remove one that no session was made of."""
+        return self._transport.json(calls.remove_template(name))
+
     def templates(self) -> list[JSON]:
         """What sessions can be made of."""
         found: list[JSON] = self._transport.json(calls.templates())["templates"]
@@ -146,8 +90,13 @@ class Client:
         """What the server says of itself."""
         return self._transport.json(calls.health())
 
+    @contextmanager
+    def _exporting(self, ref: str, passphrase: str) -> Iterator[Iterator[bytes]]:
+        with self._transport.read(calls.export(ref, passphrase)) as (pieces, _):
+            yield pieces
 
-class Session:
+
+class Session(Inside):
     """A session of a server. Every burst wakes it if it is paused; ``Result.resumed`` then says so."""
 
     def __init__(self, transport: Transport, said: JSON, *, ephemeral: bool = False) -> None:
@@ -279,6 +228,12 @@ class Files:
         """Remove a file, a link or a directory, with what is in it if ``recursive``."""
         self._transport.json(calls.remove_file(self._ref, path, recursive=recursive))
 
+    def watch(self, path: str, *, recursive: bool = False) -> Iterator[FileChange]:
+        """Changes in a directory, as they come. A pause ends it with Conflict or GuestError: watch again."""
+        for name, said in self._transport.events(calls.watch_files(self._ref, path, recursive=recursive)):
+            if name == "change":
+                yield FileChange(**said)
+
     def write(self, path: str, data: bytes | str | Iterable[bytes], *, mode: int = 0o644) -> int:
         """Write a whole file; parents are made, an old file is replaced at once or not at all. Its size in bytes."""
         said = self._transport.json(calls.write_file(self._ref, path, mode=mode), pieces_of(data))
@@ -289,14 +244,3 @@ class Files:
     def _streaming(self, path: str) -> Iterator[Iterator[bytes]]:
         with self._transport.read(calls.read_file(self._ref, path)) as (pieces, _):
             yield pieces
-
-
-def pieces_of(data: bytes | str | Iterable[bytes]) -> Iterator[bytes]:
-    """As what is sent: pieces that fit into the sockets' buffers."""
-    if isinstance(data, str):
-        data = data.encode()
-    if not isinstance(data, bytes | bytearray | memoryview):
-        yield from data
-        return
-    for start in range(0, len(data), PIECE_BYTES):
-        yield bytes(data[start : start + PIECE_BYTES])
