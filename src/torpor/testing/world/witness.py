@@ -163,8 +163,10 @@ class Witness:
 
     def told(self, session: SessionId, resumption: Resumption | None) -> bool:
         """A result says how the session came back; True if without its memory."""
-        if resumption is None or resumption.outcome in {Outcome.CREATED, Outcome.RESUMED, Outcome.RESTORED_OLDER}:
+        if resumption is None or resumption.outcome in {Outcome.CREATED, Outcome.RESUMED}:
             return False
+        if resumption.outcome is Outcome.RESTORED_OLDER and not resumption.stepped_down:
+            return False  # it was lost, and this is the last snapshot, which is promised
         self.tell(f"told: {session} {resumption.outcome}")
         promise = self.promise(session)
         promise.acknowledged = promise.kept = 0
