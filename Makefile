@@ -15,7 +15,7 @@ ENGINE_EVENTS := $(CURDIR)/.cache/engine-events
 WITH_HOME := env -u TORPOR_API_URL -u TORPOR_API_KEY TORPOR_HOME=$(HOME_OF_DEVELOPMENT)
 BENCH_FLAGS ?= --json
 
-.PHONY: help demo test check gates setup setup-check undo regen bench lock python
+.PHONY: help demo test check gates setup setup-check undo regen bench soak lock python
 
 help: ## say what there is
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -46,6 +46,9 @@ bench: setup ## run every bench, write the report of record, put its figures int
 	@$(WITH_HOME) $(BIN)/torpor bench all $(BENCH_FLAGS) >.cache/bench.json; code=$$?; \
 	    $(BIN)/python -m json.tool .cache/bench.json >/dev/null || exit $$code; \
 	    cp .cache/bench.json docs/reports/bench.json && $(BIN)/python bench/readme_figures.py && exit $$code
+
+soak: setup ## random operations and faults for an hour (DURATION=3600, SEED=); writes docs/reports/soak.md
+	@PYTHONPATH=tests/e2e DURATION=$(DURATION) SEED=$(SEED) $(BIN)/python bench/soak.py
 
 lock: setup-check ## resolve requirements.lock anew from pyproject.toml
 	@$(PYTHON) setup/lock.py
