@@ -17,7 +17,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 import uvicorn
 
@@ -32,6 +32,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+_KEY = re.compile(r"<Key>([^<]*)</Key>")
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
 
@@ -92,15 +93,16 @@ class Application:
         _, _, key = unquote(scope["path"]).lstrip("/").partition("/")
         key = key.removeprefix("store/")
         headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
-        query = {name: values[0] for name, values in parse_qs(scope["query_string"].decode()).items()}
+        query = {
+            name: values[0] for name, values in parse_qs(scope["query_string"].decode(), keep_blank_values=True).items()
+        }
         try:
             if "list-type" in query:
                 await self._list(query, send)
             elif scope["method"] == "PUT":
                 await self._put(key, headers, await _body(receive), send)
-            elif scope["method"] == "DELETE":
-                await self._objects.delete(key)
-                await _answer(send, 204)
+            elif scope["method"] == "POST" and "delete" in query:
+                await self._delete(await _body(receive), send)
             else:
                 await self._get(key, headers.get("range"), send, has_body=scope["method"] == "GET")
         except NotFound:
@@ -133,6 +135,14 @@ class Application:
         else:
             info = await self._objects.put(key, data)
         await _answer(send, 200, headers=_about(info))
+
+    async def _delete(self, asked: bytes, send: Send) -> None:
+        keys = _KEY.findall(asked.decode())
+        for key in keys:
+            await self._objects.delete(unescape(key).removeprefix("store/"))
+        done = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        text = f"<DeleteResult>{done}</DeleteResult>"
+        await _answer(send, 200, text.encode(), headers={"content-type": "application/xml"})
 
     async def _list(self, query: Mapping[str, str], send: Send) -> None:
         prefix = query.get("prefix", "").removeprefix("store/")

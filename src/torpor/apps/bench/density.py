@@ -15,7 +15,7 @@ from torpor.domain.errors import Corrupt
 from torpor.domain.ids import DEFAULT_TENANT
 
 SESSIONS, SESSIONS_QUICK = 200, 10
-WARM_UP_SESSIONS = 5  # before the first reading of the server's memory: pools, caches and arenas are filled then
+WARM_UP_SESSIONS = 20  # before the first reading: measured, it takes 14 until the allocator has what it needs
 OWN_BYTES = 20 * 1000 * 1000
 STORED_BYTES_MAX = 25 * 1000 * 1000
 GROWTH_BYTES_MAX = 200 * 1000
