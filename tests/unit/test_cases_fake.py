@@ -211,6 +211,25 @@ async def test_a_pause_whose_end_cannot_be_recorded_parks_nobody_for_ever(node, 
     assert await value(node, "day", "incr x") == "3"
 
 
+@pytest.mark.parametrize("verb", ["pause", "snapshot"])
+async def test_a_sandbox_that_dies_in_its_capture_is_a_typed_loss(node, machine, monkeypatch, verb):
+    await sleeper(node)
+    await value(node, "day", "set x 2")
+    live = await node.sessions.get(TENANT, "day")
+
+    async def dies(*_, **__):
+        machine.host.kill(live.instance)
+        raise EngineError("cannot checkpoint: its sandbox died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(node.engine), "checkpoint", dies)
+        with pytest.raises(Conflict, match="allow_older") as lost:
+            await getattr(node.sessions, verb)(TENANT, "day")
+    assert lost.value.details["status"] == "lost"
+    await node.sessions.resume(TENANT, "day", allow_older=True)
+    assert await value(node, "day", "get x") == "1"
+
+
 # ---- deleting --------------------------------------------------------------------------------------------------------
 
 

@@ -229,3 +229,24 @@ def test_an_archive_without_runsc_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(RouteFailed, match="no runsc"):
         unpack_archive(archive, digest, tmp_path / "folder")
+
+
+@pytest.mark.parametrize("counts_swap", [False, True])
+def test_a_memory_limit_is_lifted_and_set_again_in_either_version(tmp_path, counts_swap):
+    two, one = tmp_path / "two" / ID, tmp_path / "memory" / ID
+    two.mkdir(parents=True)
+    one.mkdir(parents=True)
+    names = ["memory.limit_in_bytes", *(["memory.memsw.limit_in_bytes"] if counts_swap else [])]
+    for file in (two / "memory.max", *(one / name for name in names)):
+        file.write_text("7")
+    second = Cgroup(f"/{ID}", Hierarchies(unified=tmp_path / "two", controllers={}), SystemClock())
+    first = Cgroup(f"/{ID}", Hierarchies(unified=None, controllers={"memory": tmp_path / "memory"}), SystemClock())
+    for cgroup in (first, second):
+        cgroup.limit_memory(None)
+    assert (two / "memory.max").read_text() == "max"
+    assert {(one / name).read_text() for name in names} == {"-1"}
+    for cgroup in (first, second):
+        cgroup.limit_memory(5)
+    assert (two / "memory.max").read_text() == "5"
+    assert {(one / name).read_text() for name in names} == {"5"}
+    assert sorted(path.name for path in one.iterdir()) == sorted(names)

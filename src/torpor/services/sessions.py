@@ -41,7 +41,7 @@ from torpor.ports.keys import KeyStore
 from torpor.services.checks import check_create, check_policy, name_taken
 from torpor.services.driver import Driver
 from torpor.services.live import Live, Runtimes
-from torpor.services.records import Records
+from torpor.services.records import Records, conflict
 from torpor.services.requests import Burst, ClockChange, CreateRequest, Resumption
 from torpor.services.templates import Templates
 
@@ -384,6 +384,8 @@ class Sessions:
 
 def _not_captured(session: Session) -> TorporError:
     """Why a live snapshot was not stored."""
+    if session.status is Status.LOST:
+        return conflict(session, "lost_while_captured")
     code = session.last_error_code or Conflict.code
     return error_for(
         code,
@@ -397,6 +399,8 @@ def _not_captured(session: Session) -> TorporError:
 
 def _not_paused(session: Session) -> TorporError:
     """Why a pause did not end paused: the capture's own error, or a burst that arrived."""
+    if session.status is Status.LOST:
+        return conflict(session, "lost_while_captured")
     said = session.last_error or "a burst arrived before its snapshot was committed, so it goes on in place"
     code = session.last_error_code or Conflict.code
     return error_for(

@@ -102,6 +102,20 @@ class Cgroup:
             with contextlib.suppress(OSError):
                 (place / name).write_text("0")
 
+    def limit_memory(self, limit_bytes: int | None) -> None:
+        """Set the limit; None: none. What is held already stays: version 1 refuses a lower limit, 2 kills over it."""
+        if self._unified is not None:
+            files = [self._unified / "memory.max"]
+        else:
+            place = self._places.get("memory")
+            both = [] if place is None else [place / "memory.limit_in_bytes", place / "memory.memsw.limit_in_bytes"]
+            files = both[::-1] if limit_bytes is None else both  # the second is never the lower one
+        unlimited = "max" if self._unified is not None else "-1"
+        for file in files:
+            with contextlib.suppress(OSError):
+                if file.exists():  # a kernel may count no swap
+                    file.write_text(unlimited if limit_bytes is None else str(limit_bytes))
+
     def kill(self) -> None:
         """SIGKILL to every process in it; they die once it is thawed."""
         for pid in self.pids():

@@ -10,14 +10,14 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torpor.adapters.engines.gvisor import capture, channel, images, network, parse, probe, process
 from torpor.adapters.engines.gvisor.cgroup import Cgroup, hierarchies_of
-from torpor.adapters.engines.gvisor.commands import Runsc, SpecPlaces, oci_spec
+from torpor.adapters.engines.gvisor.commands import Runsc, SpecPlaces, memory_limit_bytes, oci_spec
 from torpor.adapters.engines.gvisor.config import GVisorConfig
 from torpor.adapters.engines.gvisor.control import BUILDS, Control
 from torpor.adapters.engines.gvisor.driver import CommandDriver, ControlDriver, Driver
@@ -130,8 +130,9 @@ class GVisorEngine:
         parts = images.Parts.of(memory=memory, filesystem=capabilities.filesystem_part)
         subject = capture.Subject(bundle, self._known(instance)[1], self._driver(instance))
         try:
-            async with asyncio.timeout(self._config.capture_timeout_s):
-                timings_ms = await capture.capture(subject, into, self._clock, parts)
+            with self._unlimited(instance, record):
+                async with asyncio.timeout(self._config.capture_timeout_s):
+                    timings_ms = await capture.capture(subject, into, self._clock, parts)
         except TimeoutError as error:
             raise EngineError(
                 f"cannot checkpoint {instance}: not done in {self._config.capture_timeout_s} s"
@@ -145,6 +146,20 @@ class GVisorEngine:
             timings_ms=timings_ms,
         )
 
+    @contextlib.contextmanager
+    def _unlimited(self, instance: InstanceId, record: Record) -> Iterator[None]:
+        """No memory limit from here to the thaw: what a stopped sandbox writes into memory counts as its own.
+
+        The images of a full sandbox would have it killed. Where they lie has a size, and ends them typed.
+        """
+        cgroup = self._cgroup(instance)
+        cgroup.limit_memory(None)
+        try:
+            yield
+        except BaseException:
+            cgroup.limit_memory(memory_limit_bytes(record.shape))
+            raise
+
     async def freeze(self, instance: InstanceId) -> None:
         """See the port."""
         self._known(instance)
@@ -155,6 +170,7 @@ class GVisorEngine:
         await self._probe()
         bundle, record = self._known(instance)
         cgroup = self._cgroup(instance)
+        cgroup.limit_memory(memory_limit_bytes(record.shape))
         if cgroup.can_freeze:
             await cgroup.thaw()
         subject = capture.Subject(bundle, record, self._driver(instance))
