@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from torpor_wire import BadMessage, flag, integer, number, optional_number, text
 CONTRACT = "1"
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _OWN_ADDRESS = "127.0.1.1"
 _HOSTS_BYTES_MAX = 64 * 1024
 _CAUSES = frozenset({"created", "resumed", "forked", "rebuilt", "aborted"})
@@ -75,11 +75,27 @@ def _entropy(digits: str) -> bytes:
 
 def replace_file(path: Path, content: str) -> None:
     """Write a whole file atomically: a reader finds the old or the new text. Raises: OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(content, encoding="utf-8", errors="surrogateescape")
-    part.chmod(0o644)
+    part = f"{path.parent}/.{path.name}.part"
+    try:
+        fd = os.open(part, _WRITING, 0o644)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(part, _WRITING, 0o644)
+    try:
+        rest = memoryview(content.encode("utf-8", "surrogateescape"))
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fchmod(fd, 0o644)
+    finally:
+        os.close(fd)
     os.replace(part, path)
+
+
+def _content(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return None
 
 
 def take_identity(settings: Settings, notice: Notice) -> None:
@@ -102,11 +118,8 @@ def _name_in_hosts(path: Path, hostname: str) -> None:
 
 
 def _set_hostname(hostname: str) -> None:
-    name = hostname.encode("ascii")
     # SAFETY: PID 1 in a UTS namespace of its own; `contained` agents, which share the machine's, never come here.
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.sethostname(name, len(name)) != 0:
-        raise OSError(ctypes.get_errno(), f"cannot set the hostname to {hostname!r}")
+    socket.sethostname(hostname)
     assert socket.gethostname() == hostname
 
 
@@ -122,6 +135,7 @@ def tell_generation(settings: Settings, notice: Notice, resumed_at_s: float) -> 
         "resumed_at": resumed_at_s,
         "gap_s": notice.gap_s,
     }
-    replace_file(folder / "contract", CONTRACT + "\n")
+    if _content(folder / "contract") != CONTRACT + "\n":
+        replace_file(folder / "contract", CONTRACT + "\n")
     replace_file(folder / "restore.json", json.dumps(story) + "\n")
     replace_file(folder / "generation", f"{notice.generation}\n")

@@ -182,7 +182,7 @@ class KeptProcesses:
             now_s = time.time()  # noqa: TID251 - the guest's own wall clock stands in its log
             journal = Journal(self._log.changed)
             os.set_blocking(ends.stdin, False)
-            argv, user = texts(burst.fields, "argv"), text(burst.fields, "user")
+            argv, user = texts(burst.fields, "argv"), text(burst.fields, "user") or self._settings.user
             kept = Kept(ends.process, argv, user, size is not None, now_s, journal, ends.stdin)
             if (namesake := self._kept.pop(ends.process.pid, None)) is not None:
                 namesake.close_stdin()

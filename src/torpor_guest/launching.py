@@ -31,9 +31,11 @@ class Ends:
 def launch(burst: Burst, settings: Settings, processes: Processes, size: Size | None = None) -> Ends:
     """Start what the fields ``argv``, ``env``, ``cwd``, ``user`` say, on a terminal if there is a size.
 
+    An empty ``user`` and no ``cwd`` mean the template's.
+
     Raises: Refused (invalid_argument, not_found, unsupported, guest_error), BadMessage.
     """
-    user, argv = text(burst.fields, "user"), texts(burst.fields, "argv")
+    user, argv = text(burst.fields, "user") or settings.user, texts(burst.fields, "argv")
     if not argv:
         raise Refused("invalid_argument", "cannot start a process: argv is empty", field="argv")
     account = account_of(user)
@@ -41,7 +43,7 @@ def launch(burst: Burst, settings: Settings, processes: Processes, size: Size | 
     if size is not None:
         env["TERM"] = TERM
     env |= text_mapping(burst.fields, "env")
-    cwd = _directory(optional_text(burst.fields, "cwd"), env)
+    cwd = _directory(optional_text(burst.fields, "cwd"), settings, env)
     if size is None:
         return _piped(Launch(argv, env, -1, -1, -1, cwd, user), processes)
     _require_program(argv[0], env, cwd)
@@ -60,13 +62,12 @@ def launch(burst: Burst, settings: Settings, processes: Processes, size: Size | 
     return Ends(process, os.dup(master), master, None)
 
 
-def _directory(wanted: str | None, env: Mapping[str, str]) -> str:
-    cwd = wanted or env.get("HOME", "/")
-    if os.path.isdir(cwd):
-        return cwd
-    if wanted is not None:
-        raise Refused("invalid_argument", f"cannot start in {cwd!r}: it is no directory", field="cwd")
-    return "/"
+def _directory(wanted: str | None, settings: Settings, env: Mapping[str, str]) -> str:
+    if not wanted:
+        return settings.folder_for(env)
+    if not os.path.isdir(wanted):
+        raise Refused("invalid_argument", f"cannot start in {wanted!r}: it is no directory", field="cwd")
+    return wanted
 
 
 def _require_program(name: str, env: Mapping[str, str], cwd: str) -> None:

@@ -38,6 +38,14 @@ def parse_stat(stat: str) -> ProcessRow:
     return ProcessRow(int(pid), int(fields[1]), fields[0], sum(map(int, fields[11:15])), name[1:])
 
 
+def state_of(pid: int) -> str:
+    """The state of one process, "X" if there is none."""
+    try:
+        return parse_stat(_content(f"/proc/{pid}/stat")).state
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
 def processes(*, descendants_of: int | None = None) -> list[ProcessRow]:
     """Every process but this one; with ``descendants_of`` only what that process started, directly or not."""
     rows, own = [], str(os.getpid())

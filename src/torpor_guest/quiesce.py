@@ -24,7 +24,7 @@ from torpor_guest.contexts import Contexts, Worker
 from torpor_guest.hold import PARK_SIGNAL, SEED_BYTES
 from torpor_guest.identity import Notice, take_identity, tell_generation
 from torpor_guest.processes import Processes
-from torpor_guest.procfs import DEAD, ProcessRow, processes
+from torpor_guest.procfs import DEAD, ProcessRow, processes, state_of
 from torpor_guest.settings import Refused, Settings
 
 ROUND_S = 0.001
@@ -118,7 +118,7 @@ class Contract:
         skew_ms = (now_s - notice.wall_time_s) * 1000
         with _timed(steps_ms, "agent"):
             random.seed(self._randomness(notice, "agent"))
-            with suppress(OSError), open("/dev/urandom", "wb") as kernel:
+            with suppress(OSError), open("/dev/urandom", "wb", buffering=0) as kernel:
                 kernel.write(self._randomness(notice, "kernel")[:64])  # engines with a kernel of their own mix it in
         with _timed(steps_ms, "identity"):
             if notice.clone:
@@ -185,8 +185,7 @@ class Contract:
     def _release_held(self, randomness: Callable[[str], bytes], *, reseed: bool) -> tuple[str, ...]:
         """Seed contexts inside their hold; they go on only after all have. Raises: Refused if one does not answer."""
         assert self._parked is not None
-        living = {row.pid for row in self._rows() if row.state not in DEAD}
-        held = {name: worker for name, worker in self._parked.held.items() if worker.process.pid in living}
+        held = {name: each for name, each in self._parked.held.items() if state_of(each.process.pid) not in DEAD}
         for name, worker in held.items():
             worker.parking.seed(randomness(name), reseed=reseed)
             _signal(worker.process.pid, signal.SIGCONT)  # it runs nothing but the chain: its GIL is kept
