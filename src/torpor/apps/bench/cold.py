@@ -39,6 +39,7 @@ FETCH_BYTES_PER_MS = 0.3 * 1024**3 / 1000
 CHANGE_BYTES = 1 << 20
 OVERHEAD_BYTES_MAX = 1 << 20  # manifests, heads
 SETTLED_S = 0.5
+STEPS = ("open", "claim", "fetch", "restore", "ready", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,15 @@ def _cold(name: str, fetches: list[_Fetch], local_ms: float | None, what: str) -
             unit="ms",
             bound=bound,
             rule=f"{what}: request to first output{'' if bound is None else ' p50 <= local + fetched / 0.3 GiB/s'}",
+        ),
+        *(
+            result(
+                f"{name}.{step}",
+                [float(fetch.waking.resumed["timings_ms"].get(step, 0.0)) for fetch in fetches],
+                unit="ms",
+                rule="a step of the above; claim and fetch run at once",
+            )
+            for step in STEPS
         ),
         result(f"{name}.fetched", fetched, unit="bytes", rule="bytes that the bucket gave for it"),
     ]
