@@ -155,6 +155,16 @@ def test_an_altered_store_is_a_typed_loss_and_never_an_empty_disk(client, server
     assert sh(client, ref, "sha256sum /workspace/data") == digest
 
 
+def test_images_larger_than_the_limits_do_not_kill_what_is_captured(client):
+    ref = client.create()["id"]
+    run(client, ref, "x = 41")
+    sh(client, ref, "truncate -s 2G /workspace/sparse")  # the disk's part holds it whole
+    assert client.pause(ref)["status"] == "paused"
+    assert run(client, ref, "x + 1") == "42"
+    assert sh(client, ref, "stat -c %s /workspace/sparse") == str(2 << 30)
+    sh(client, ref, "rm /workspace/sparse")
+
+
 # ---- races -----------------------------------------------------------------------------------------------------------
 
 
@@ -375,7 +385,7 @@ def test_work_keeps_awake_and_attachment_does_not(client):
     with ThreadPoolExecutor(1) as pool, Socket.open(client.access, f"{terminal}/terminal") as socket:
         began = next(iter(socket))
         assert began["process"]["running"]
-        sh(client, download, "truncate -s 2G /workspace/large")
+        sh(client, download, "truncate -s 400M /workspace/large")
         reading = pool.submit(drip)
         for ref, source in ((busy, BUSY), (ticker, TICKER), (sleepers, SLEEPERS)):
             start(client, ref, source)
