@@ -35,12 +35,17 @@ class CodeError:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The session was paused before: how, and after how long, it came back. ``dropped``: what was not kept."""
+    """The session was paused before: how, and after how long, it came back. ``dropped``: what was not kept.
+
+    ``outcome``: what of it came back (docs/concepts.md); ``stepped_down``: why not more.
+    """
 
     cause: str
     gap_s: float
     tier: str
     generation: int
+    outcome: str = "resumed"
+    stepped_down: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
@@ -227,6 +232,8 @@ def resumed_of(said: Mapping[str, Any] | None) -> Resumed | None:
         gap_s=said["gap_s"],
         tier=said["tier"],
         generation=said["generation"],
+        outcome=said["outcome"],
+        stepped_down=tuple(said["stepped_down"]),
         dropped=tuple(said["dropped"]),
         timings_ms=said["timings_ms"],
     )
