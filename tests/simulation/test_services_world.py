@@ -21,6 +21,8 @@ from torpor.testing.world.world import World
 SEEDS_COUNT = int(os.environ.get("TORPOR_SEEDS", "2000"))
 SHARES_COUNT = 8  # tests that may run at once
 MUTANT_SEEDS_MAX = 400
+# Histories that broke without one safeguard or another: tried first, since most of the rest shows nothing.
+TELLING = (0, 1, 2, 11, 13, 72)
 KEPT = Path(__file__).parent / "seeds.txt"
 
 _spec = importlib.util.spec_from_file_location("torpor_safeguards", Path(__file__).parent / "safeguards.py")
@@ -87,7 +89,7 @@ def test_without_this_safeguard_histories_break(removed) -> None:
     gc.disable()
     try:
         with removed():
-            for seed in range(MUTANT_SEEDS_MAX):
+            for seed in dict.fromkeys((*TELLING, *range(MUTANT_SEEDS_MAX))):
                 World(seed).run()
     except Violation:
         return

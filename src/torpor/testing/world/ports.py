@@ -75,6 +75,7 @@ class Fate:
         faults, random = self._weather.faults, self._weather.random
         if random.random() < faults.delay:
             await asyncio.sleep(random.random() * faults.delay_s_max)
+            faults = self._weather.faults  # those of now: they may have ended meanwhile
         if self.happens(faults.crash):
             self._process.kill()
         self.check_alive()
