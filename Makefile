@@ -25,7 +25,8 @@ demo: setup ## set everything up, then play an agent's day on real data
 
 test: setup gates ## everything, the real engine included; this is the CI
 	@rm -f $(ENGINE_EVENTS)
-	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not engine" -n 2
+	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest -m engine --durations=15
 
 check: setup-check gates ## its fast part: no root, no engine, two minutes
 	@$(BIN)/python -m pytest -m "not engine and not slow" -n 2
