@@ -403,7 +403,7 @@ async def test_a_deletion_that_failed_half_way_is_gone_on_with(machine, monkeypa
         session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
         await node.sessions.pause(TENANT, "day")
 
-        async def out(self, key):
+        async def out(_objects, key):
             raise Unavailable(f"cannot delete {key}: no answer")
 
         with monkeypatch.context() as outage:
