@@ -98,15 +98,6 @@ def nothing_is_reconciled() -> contextlib.AbstractContextManager[None]:
     return patched(Reconciler, run=run)
 
 
-def commits_are_not_looked_up() -> contextlib.AbstractContextManager[None]:
-    """A capture that was cut off is taken for one that failed."""
-
-    async def no(*_: object) -> bool:
-        return False
-
-    return patched(Reconciler, _report_committed=no)
-
-
 def orphans_are_left() -> contextlib.AbstractContextManager[None]:
     """A start destroys no instance."""
     return patched(reconcile, destroy_surely=nothing)
@@ -149,15 +140,6 @@ def placing_is_not_locked() -> contextlib.AbstractContextManager[None]:
             super().__init__(placing=_NoLock())  # type: ignore[arg-type]
 
     return patched(live, Runtime=Unlocked)
-
-
-def giving_up_is_not_heard() -> contextlib.AbstractContextManager[None]:
-    """A capture that was given up goes on, and its instance is let go on at once."""
-
-    async def store(self: Capture, request, _give_up):
-        return await self._store.write(request)
-
-    return patched(Capture, _store_unless=store)
 
 
 def captured_guests_go_on() -> contextlib.AbstractContextManager[None]:
@@ -239,12 +221,10 @@ SAFEGUARDS = (
     effects_come_before_records,
     lost_answers_are_failures,
     nothing_is_reconciled,
-    commits_are_not_looked_up,
     orphans_are_left,
     adopted_guests_stay_parked,
     nothing_is_tried_again,
     placing_is_not_locked,
-    giving_up_is_not_heard,
     captured_guests_go_on,
     release_comes_before_commit,
     pointer_moves_after_the_answer,

@@ -80,6 +80,7 @@ def full_session() -> Session:
         lost_at_s=1700000002.0,
         expiry_warned_at_s=1700000003.0,
         forked_from=SessionId("p" * 20),
+        distrusts_snapshot=True,
         timeline=(Moment(1700000000.0, Status.PAUSING, "pause", "idle"),),
     )
 

@@ -97,6 +97,7 @@ class Witness:
         self._expect(record.generation >= before.generation, f"{shown}: generation goes back")
         promise = self.promise(record.id)
         if before.status is Status.LOST and record.status is Status.RESUMING:
+            await self._check_loss(before)
             promise.acknowledged = promise.kept
             promise.epoch += 1
         if record.snapshot is None or record.snapshot == before.snapshot:
@@ -106,6 +107,13 @@ class Witness:
             self._expect(newer, f"{shown}: its snapshot goes back in time")
         promise.kept = promise.acknowledged
         await self.check_restorable(record)
+
+    async def _check_loss(self, lost: Session) -> None:
+        """What a lost session goes back to is the newest that was committed under its last order."""
+        head = await self.store.head(lost.tenant, lost.id)
+        committed = head is not None and head.sequence == lost.operation
+        known = lost.snapshot is not None and lost.snapshot.sequence == lost.operation
+        self._expect(known or not committed, f"{_shown(lost)} goes back, although its last capture was committed")
 
     def _inherit(self, record: Session) -> None:
         """A fork holds what its source's last snapshot does."""
