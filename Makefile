@@ -15,7 +15,7 @@ ENGINE_EVENTS := $(CURDIR)/.cache/engine-events
 WITH_HOME := env -u TORPOR_API_URL -u TORPOR_API_KEY TORPOR_HOME=$(HOME_OF_DEVELOPMENT)
 BENCH_FLAGS ?= --json
 
-.PHONY: help demo test check gates setup setup-check undo regen bench soak lock python
+.PHONY: help demo test test-long check gates setup setup-check undo regen bench soak lock python
 
 help: ## say what there is
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -25,8 +25,11 @@ demo: setup ## set everything up, then play an agent's day on real data
 
 test: setup gates ## everything, the real engine included; this is the CI
 	@rm -f $(ENGINE_EVENTS)
-	@$(BIN)/python -m pytest -m "not engine" -n 2
-	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest -m engine --durations=15
+	@TORPOR_SEEDS=500 $(BIN)/python -m pytest -m "not engine" -n 2
+	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest -m "engine and not long"
+
+test-long: setup ## templates and real workloads built from downloaded packages, on the real engine; 10 minutes more
+	@$(BIN)/python -m pytest -m "engine and long"
 
 check: setup-check gates ## its fast part: no root, no engine, two minutes
 	@$(BIN)/python -m pytest -m "not engine and not slow" -n 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from e2e_home import run, sh
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 DECLARED = """
 name = "declared"

@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 from torpor import Client
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 CYCLES = 2
 TEMPLATE = Path(__file__).with_name("workloads.toml")
