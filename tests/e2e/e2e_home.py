@@ -93,8 +93,9 @@ def traces(home: Path) -> dict[str, list[str]]:
     processes = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdigit() and str(runtime).encode() in (folder / "cmdline").read_bytes():
-                processes.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
+            command = (folder / "cmdline").read_bytes() if folder.name.isdigit() else b""
+            if str(runtime).encode() in command:
+                processes.append(command.replace(b"\0", b" ").decode())  # whole: an id may stand late in it
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(runtime) in line]
     cgroups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/torpor/{runtime.name}/**/") if is_instance(path)]
     return {"processes": processes, "mounts": mounts, "cgroups": cgroups}
