@@ -11,15 +11,14 @@ from pathlib import Path
 from torpor.ports.staging import Staging
 from torpor.services.residents import Residents
 from torpor.services.snapshot_parts import memory_files
-from torpor.store.snapshots import Manifest, ReadOptions, SnapshotRef, SnapshotStore
+from torpor.store.snapshots import Manifest, ReadOptions, Resident, SnapshotRef, SnapshotStore
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A memory part in memory. ``fetched_bytes``: sealed bytes that were read for it."""
+    """A memory part in memory, and what each step of fetching it took."""
 
     folder: Path
-    fetched_bytes: int = 0
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -52,7 +51,7 @@ class Images:
         shared = self._shared.get(ref)
         if shared is None:
             closing = contextlib.AsyncExitStack()
-            fetching = asyncio.ensure_future(self._fetched(ref, manifest, closing))
+            fetching = asyncio.ensure_future(self._fetched(ref, manifest, resident, closing))
             shared = self._shared[ref] = _Shared(fetching, closing)
         shared.users_count += 1
         try:
@@ -65,17 +64,18 @@ class Images:
                 await asyncio.wait((shared.fetching,))
                 await shared.closing.aclose()
 
-    async def _fetched(self, ref: SnapshotRef, manifest: Manifest, closing: contextlib.AsyncExitStack) -> Fetched:
+    async def _fetched(
+        self, ref: SnapshotRef, manifest: Manifest, resident: Resident | None, closing: contextlib.AsyncExitStack
+    ) -> Fetched:
         folder = await closing.enter_async_context(self._staging.folder())
         files = memory_files(manifest.meta)
         largest = max(files, key=lambda name: manifest.part(name).size_bytes)
         has_blank = self._staging.take_blank(folder / largest, manifest.part(largest).size_bytes)
         blank = frozenset({largest}) if has_blank else frozenset()
-        resident = await self._residents.of(manifest.template) if manifest.template is not None else None
         options = ReadOptions(resident=resident, blank=blank, manifest=manifest)
         report = await self._store.read(ref, folder, parts=files, options=options)
         timings = {f"store_{step}": took for step, took in report.timings_ms.items()}
-        return Fetched(folder, report.bytes_read, timings)
+        return Fetched(folder, timings)
 
     @contextlib.asynccontextmanager
     async def filesystem(self, ref: SnapshotRef, manifest: Manifest, file: str) -> AsyncIterator[Path]:

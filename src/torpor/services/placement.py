@@ -59,13 +59,12 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A placed session, what its guest reported, and what each step took. ``fetched_bytes``: read from the store."""
+    """A placed session, what its guest reported, and what each step took."""
 
     live: Live
     ready: ReadyReport
     attempts: int
     timings_ms: Mapping[str, float]
-    fetched_bytes: int = 0
 
 
 class Placement:
@@ -121,7 +120,7 @@ class Placement:
             self._supervisor.start(_release_loaded(live, stack.pop_all()), name=f"load:{instance}")
         timings["total"] = self._ms_since(began_s)
         self._supervisor.start(self._replenish(engine, shape), name=f"replenish:{instance}")
-        return Placed(live, ready, attempt, timings, fetched.fetched_bytes)
+        return Placed(live, ready, attempt, timings)
 
     async def _fetch_and_claim(
         self,
