@@ -202,12 +202,13 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
     """
     serves = role is None
     async with _opened_parts(config, role or Role.serve(config)) as parts, Supervisor() as supervisor:
-        services = compose(_outside(parts, config, serves=serves), supervisor)
+        outside = _outside(parts, config, serves=serves)
+        services = compose(outside, supervisor)
         node = Node(parts, services)
         driven: list[asyncio.Task[None]] = []
         if serves:
             _tell(await services.reconciler.run())
-            await _warm_up(services, parts, supervisor)
+            await _warm_up(services, outside, supervisor)
             driven.append(supervisor.start(services.clockwork.run(), name="clockwork"))
         try:
             yield node
@@ -225,6 +226,7 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
 
 
 def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
+    folders = TemplateFolders(config.templates_dir)
     return Outside(
         catalog=parts.catalog,
         keys=parts.keys,
@@ -235,8 +237,8 @@ def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
         dialer=parts.dialer,
         clock=parts.clock,
         entropy=parts.entropy,
-        rootfs_at=lambda digest: config.templates_dir / digest / "rootfs",
-        rootfs_folders=TemplateFolders(config.templates_dir),
+        rootfs_at=folders.at,
+        rootfs_folders=folders,
         argv=torpor_guest.ARGV,
         pool_size=1 if serves else 0,
         warm_bytes=config.warm_bytes if serves else 0,
@@ -244,14 +246,14 @@ def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
     )
 
 
-async def _warm_up(services: Services, parts: Parts, supervisor: Supervisor) -> None:
+async def _warm_up(services: Services, outside: Outside, supervisor: Supervisor) -> None:
     """Have ready what the first create and the first resume of each template will want."""
     for template in await services.templates.list():
-        if not (parts.config.templates_dir / template.digest / "rootfs").is_dir():
+        if not outside.rootfs_at(template.digest).is_dir():
             continue  # fetched by the first session that needs it: a start does not wait for it
         try:
             blueprint = await services.templates.blueprint(PUBLIC_TENANT, template.name)
-            services.pool.refill(parts.engines.of(template.engine_build), blueprint.shape)
+            services.pool.refill(outside.engines.of(template.engine_build), blueprint.shape)
             supervisor.start(services.residents.of(blueprint.golden), name=f"golden:{template.name}")
         except TorporError as error:  # sessions of the other templates do not need it
             log.warning("template not made ready", template=template.name, code=error.code, error=error.message)

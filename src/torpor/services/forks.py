@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from dataclasses import replace
 
 from torpor.domain.errors import Conflict, TorporError, Unsupported
 from torpor.domain.ids import SessionId, SnapshotId, TenantId, id_from_entropy
@@ -19,6 +18,7 @@ from torpor.ports.clock import Clock
 from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
+from torpor.services.births import bear
 from torpor.services.blueprint import Blueprint
 from torpor.services.checks import check_fork, name_taken
 from torpor.services.driver import Driver, session_meta
@@ -87,17 +87,11 @@ class Forks:
     async def _fork(
         self, source: Session, snapshot: SnapshotRecord, blueprint: Blueprint, name: str | None, request: ForkRequest
     ) -> Forked:
-        session = self._record(source, name, request)
-        key = await self._keys.create(session.tenant, session.id)
-        record = replace(session, wrapped_key=base64.b64encode(key.wrapped).decode())
-        try:
-            await self._catalog.insert(record)  # first: what a crash leaves of it has an owner who will be erased
-        except Conflict as error:
-            await self._keys.destroy(session.tenant, session.id)
-            raise name_taken(str(name)) from error
+        # The record first: what a crash leaves of the fork has an owner who will be erased.
+        session = await bear(self._catalog, self._keys, self._record(source, name, request))
         reach(CrashPoint.FORK_INSERTED)
         try:
-            copied = await self._copied(session, snapshot, key.wrapped)
+            copied = await self._copied(session, snapshot)
         except TorporError:
             await self._sessions.delete(session.tenant, session.id)
             raise
@@ -106,7 +100,7 @@ class Forks:
         reach(CrashPoint.FORK_RECORDED)
         return await self._driver.create(adopted.session, blueprint, source=SnapshotRef.from_json(snapshot.ref))
 
-    async def _copied(self, session: Session, snapshot: SnapshotRecord, wrapped_key: bytes) -> SnapshotRecord:
+    async def _copied(self, session: Session, snapshot: SnapshotRecord) -> SnapshotRecord:
         """The source's snapshot as the fork's own."""
         stored = await self._store.fork(
             StoreForkRequest(
@@ -115,7 +109,7 @@ class Forks:
                 subject=session.id,
                 snapshot=SnapshotId(id_from_entropy(self._entropy.bytes(20))),
                 sequence=0,  # before its first operation
-                wrapped_key=wrapped_key,
+                wrapped_key=base64.b64decode(session.wrapped_key),
                 meta=session_meta(session),
             )
         )

@@ -23,14 +23,13 @@ from torpor.domain.session import (
     Persistence,
     Policy,
     Session,
-    SnapshotRecord,
     Status,
 )
 from torpor.domain.snapshot import Lender
 from torpor.ports.catalog import Catalog, TemplateRecord
 from torpor.ports.clock import Clock
 from torpor.services.rootfs import is_root_filesystem
-from torpor.services.snapshot_parts import memory_build
+from torpor.services.snapshot_parts import record_of
 from torpor.services.templates import PUBLIC_TENANT
 from torpor.store.layout import parse_key
 from torpor.store.snapshots import HeadChoice, SnapshotStore, SubjectHead, SubjectWithoutHead
@@ -111,9 +110,7 @@ def session_of(found: SubjectHead, now_s: float, durability: Durability, *, is_i
             generation=int(meta.get("generation", manifest.header.generation)) + step,
             operation=max(int(meta.get("operation", 0)), ref.sequence, *map(_sequence, found.ahead)),
             wrapped_key=base64.b64encode(manifest.header.wrapped_key).decode(),
-            snapshot=SnapshotRecord(
-                ref.to_json(), ref.sequence, instant_s, manifest.image_bytes, 0, engine_build=memory_build(manifest)
-            ),
+            snapshot=record_of(ref, manifest),
             durability=durability,
             paused_at_s=None if is_older else now_s if is_imported else instant_s,
             lost_at_s=now_s if is_older else None,

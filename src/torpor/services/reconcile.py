@@ -13,7 +13,7 @@ import structlog
 from torpor.domain.errors import Conflict, EngineError, NotFound, TorporError, Unavailable
 from torpor.domain.ids import InstanceId
 from torpor.domain.lifecycle import InstanceLost, OperationFailed, SnapshotStored
-from torpor.domain.session import PAUSED, Session, SnapshotRecord, Status
+from torpor.domain.session import PAUSED, Session, Status
 from torpor.ports.catalog import Catalog
 from torpor.ports.clock import Clock
 from torpor.ports.engine import Engine
@@ -23,7 +23,7 @@ from torpor.services.live import Live, Runtimes
 from torpor.services.patience import destroy_surely, patiently
 from torpor.services.placement import Engines
 from torpor.services.records import Records
-from torpor.services.snapshot_parts import memory_build
+from torpor.services.snapshot_parts import record_of
 from torpor.store.snapshots import SnapshotStore
 
 log = structlog.get_logger()
@@ -115,15 +115,7 @@ class Reconciler:
         head = await self._store.head(session.tenant, session.id)
         if head is None or head.sequence != session.operation:
             return False
-        manifest = await self._store.open(head)
-        snapshot = SnapshotRecord(
-            ref=head.to_json(),
-            sequence=head.sequence,
-            instant_s=float(manifest.meta["instant_s"]),
-            image_bytes=manifest.image_bytes,
-            new_bytes=0,  # what it cost was known only to the server that died
-            engine_build=memory_build(manifest),
-        )
+        snapshot = record_of(head, await self._store.open(head))
         report = SnapshotStored(session.generation, session.operation, snapshot, self._driver.durability)
         await self._records.apply(session.tenant, session.id, report)
         return True

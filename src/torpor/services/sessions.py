@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -38,6 +37,7 @@ from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.entropy import Entropy
 from torpor.ports.guest import BurstResult, Guest, OnOutput, Output, ProcessSpec
 from torpor.ports.keys import KeyStore
+from torpor.services.births import bear
 from torpor.services.checks import check_create, check_policy, name_taken
 from torpor.services.driver import Driver
 from torpor.services.live import Live, Runtimes
@@ -95,13 +95,7 @@ class Sessions:
         )
         if request.name is not None and await self._catalog.find(tenant, request.name) is not None:
             raise name_taken(request.name)
-        key = await self._keys.create(tenant, session.id)
-        reach(CrashPoint.CREATE_KEY_MADE)
-        try:
-            stored = await self._catalog.insert(replace(session, wrapped_key=base64.b64encode(key.wrapped).decode()))
-        except Conflict as error:
-            await self._keys.destroy(tenant, session.id)
-            raise name_taken(str(request.name)) from error
+        stored = await bear(self._catalog, self._keys, session)
         reach(CrashPoint.CREATE_INSERTED)
         return await self._driver.create(stored, blueprint)
 
