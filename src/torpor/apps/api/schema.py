@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -137,29 +138,29 @@ class ShellBody(Request):
     timeout_s: Timeout | None = None
 
 
-class ExecBody(Request):
-    """A process. ``detach``: do not wait for it."""
+class ProcessBody(Request):
+    """What every process is started with."""
 
     argv: Annotated[list[str], Field(min_length=1)]
     env: Pairs = Field(default_factory=dict)
     cwd: str | None = None
     user: str = "root"
     stdin_base64: str = ""
+
+    def process(self) -> ProcessSpec:
+        """As the services take it. Raises: InvalidArgument for what is not base64."""
+        return ProcessSpec(tuple(self.argv), self.env, self.cwd, self.user, _stdin(self.stdin_base64))
+
+
+class ExecBody(ProcessBody):
+    """A process. ``detach``: do not wait for it."""
+
     timeout_s: Timeout | None = None
     detach: bool = False
 
     def process(self) -> ProcessSpec:
         """As the services take it. Raises: InvalidArgument for what is not base64."""
-        stdin = _stdin(self.stdin_base64)
-        return ProcessSpec(
-            argv=tuple(self.argv),
-            env=self.env,
-            cwd=self.cwd,
-            user=self.user,
-            stdin=stdin,
-            timeout_s=self.timeout_s,
-            detach=self.detach,
-        )
+        return replace(super().process(), timeout_s=self.timeout_s, detach=self.detach)
 
 
 def _stdin(sent: str) -> bytes:
@@ -208,20 +209,11 @@ class SizeBody(Request):
         return TerminalSize(self.columns, self.rows)
 
 
-class StartBody(Request):
+class StartBody(ProcessBody):
     """A process that outlives the request. ``terminal``: on one of that size. ``keep_stdin``: more input may follow."""
 
-    argv: Annotated[list[str], Field(min_length=1)]
-    env: Pairs = Field(default_factory=dict)
-    cwd: str | None = None
-    user: str = "root"
-    stdin_base64: str = ""
     terminal: SizeBody | None = None
     keep_stdin: bool = False
-
-    def process(self) -> ProcessSpec:
-        """As the services take it. Raises: InvalidArgument for what is not base64."""
-        return ProcessSpec(tuple(self.argv), self.env, self.cwd, self.user, _stdin(self.stdin_base64))
 
 
 class TerminalQuery(BaseModel):
