@@ -50,6 +50,20 @@ MEMORY_CAP = ("memory.max",) if HIERARCHIES.unified else ("memory.limit_in_bytes
 CPU_CAP = ("cpu.max",) if HIERARCHIES.unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 
 
+# What a program sees of its network: interfaces with address, mask, MAC and MTU, the routes, and what offload shows.
+NETWORK_SEEN = """
+import fcntl, socket, struct
+asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def ask(request, name):
+    try: return fcntl.ioctl(asker, request, struct.pack('256s', name.encode()))[16:32].hex()
+    except OSError as error: return error.errno
+result = [[name] + [ask(request, name) for request in (0x8915, 0x891b, 0x8927, 0x8921, 0x8913)]
+          for _, name in socket.if_nameindex()]
+result += [open('/proc/net/route').read(), open('/proc/net/if_inet6').read()]
+asker.connect(('169.254.17.1', 9)); result += [asker.getsockname()[0]]
+"""
+
+
 def cgroup_places(path):
     mounts = [HIERARCHIES.unified] if HIERARCHIES.unified else set(HIERARCHIES.controllers.values())
     return [mount / path.lstrip("/") for mount in mounts]
@@ -296,6 +310,31 @@ class TestGVisorEngine(RealEngine):
                 "s.connect(('169.254.17.1', 9)); result = s.getsockname()[0]"
             )
             assert inner == "169.254.17.2"
+
+    async def test_a_restore_by_socket_sets_up_the_network_that_the_command_finds_by_itself(
+        self, engine, shape, folder, monkeypatch
+    ):
+        async with self.running(engine, shape) as (instance, client):
+            started = await client.python(NETWORK_SEEN)
+            checkpoint = await self.capture(engine, instance, folder)
+        async with self.restored(engine, shape, checkpoint) as (instance, client):
+            by_socket = await client.python(NETWORK_SEEN)
+            assert "169.254.17.2" not in command("nsenter", f"--net={engine._layout.netns(instance)}", "ip", "addr")
+        monkeypatch.setattr("torpor.adapters.engines.gvisor.engine.BUILDS", frozenset())
+        async with self.restored(engine, shape, checkpoint) as (instance, client):
+            by_command = await client.python(NETWORK_SEEN)
+            assert "169.254.17.2" not in command("nsenter", f"--net={engine._layout.netns(instance)}", "ip", "addr")
+        assert by_socket == by_command == started
+
+    async def test_an_instance_that_a_dead_server_created_is_restored_into(self, engine, shape, folder):
+        async with self.running(engine, shape) as (instance, client):
+            await client.total()
+            checkpoint = await self.capture(engine, instance, folder)
+        async with self.created(engine, shape) as instance:
+            successor = await self.reopened(engine)
+            await successor.restore(instance, checkpoint.directory, requirements=checkpoint.requirements)
+            async with self.talking(successor, instance, first_id=1000) as client:
+                assert "169.254.17.2" in str(await client.python(NETWORK_SEEN))
 
     async def test_a_capture_that_a_dead_server_left_half_done_is_repaired(self, engine, shape, folder):
         async with self.running(engine, shape) as (instance, client):

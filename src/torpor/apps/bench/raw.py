@@ -61,7 +61,7 @@ class Raw:
         instance = InstanceId(id_from_entropy(self._parts.entropy.bytes(20)))
         await engine.create(instance, self._parts.shape)
         try:
-            return await self._timed(engine.restore_argv(instance, self._image))
+            return await self._timed(await engine.restore_argv(instance, self._image))
         finally:
             await engine.destroy(instance)
 
@@ -72,7 +72,7 @@ class Raw:
 
         async def restored(instance: InstanceId) -> None:
             await engine.create(instance, self._parts.shape)
-            await self._timed(engine.restore_argv(instance, self._image))
+            await self._timed(await engine.restore_argv(instance, self._image))
 
         began_s = self._clock.monotonic_s()
         try:

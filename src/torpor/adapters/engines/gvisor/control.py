@@ -45,6 +45,15 @@ class Control:
         argument = {"metadata": {"compression": "none"}, "have_pages_file": True, "Resume": True}
         await self._call("containerManager.Checkpoint", argument, files)
 
+    async def restore(self, files: Sequence[int], network: object, link: int, *, background: bool) -> None:
+        """Load state, page metadata and pages from the three descriptors into a created sandbox.
+
+        ``network``: what the restored stack is set up with (``network.arguments``), ``link`` its packet socket.
+        """
+        await self._call("containerManager.SetNetworkArgs", network, (link,))
+        argument = {"HavePagesFile": True, "Background": background}
+        await self._call("containerManager.Restore", argument, files)
+
     async def tar(self, container: str, file: int) -> None:
         """Write the root filesystem's upper layer as a tar."""
         await self._call("Fs.TarRootfsUpperLayer", {"ContainerID": container}, (file,))
