@@ -67,18 +67,18 @@ async def test_a_full_disk_changes_nothing_and_later_writes_work(tmp_path: Path)
     await catalog.open()
     stored = await catalog.insert(session())
     assert catalog._opened is not None
-    await catalog._opened.dispose()
+    catalog._opened.engine.dispose()
     pages = execute(tmp_path / "catalog.db", "PRAGMA page_count")[0][0]
 
     def fill(connection: Any, _record: object) -> None:
         connection.cursor().execute(f"PRAGMA max_page_count = {limit}")
 
-    sa.event.listen(catalog._opened.sync_engine, "connect", fill)
+    sa.event.listen(catalog._opened.engine, "connect", fill)
     limit = pages
     with pytest.raises(StorageFull, match="nothing was changed"):
         await catalog.replace(replace(stored, metadata={"much": "x" * 100_000}))
     assert await catalog.get(TENANT, stored.id) == stored
-    await catalog._opened.dispose()
+    catalog._opened.engine.dispose()
     limit = pages + 1000
     assert (await catalog.replace(replace(stored, metadata={"much": "x" * 100_000}))).revision == 2
     await catalog.close()
@@ -141,9 +141,10 @@ async def test_the_files_are_for_their_owner_alone(catalog: SqliteCatalog, tmp_p
 
 
 async def test_records_are_kept_in_wal_and_fully_synchronous(catalog: SqliteCatalog) -> None:
-    async with catalog._engine.connect() as connection:
-        assert (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar() == "wal"
-        assert (await connection.exec_driver_sql("PRAGMA synchronous")).scalar() == 2
+    assert catalog._opened is not None
+    with catalog._opened.engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
 async def test_closing_twice_is_harmless(tmp_path: Path) -> None:

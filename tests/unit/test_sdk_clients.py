@@ -18,7 +18,7 @@ from torpor.domain.errors import Conflict, Corrupt, InvalidArgument, NotFound, T
 
 KEY = "a-key-of-more-than-20-characters"
 SERVER_PACKAGES = [
-    *("aiosqlite", "alembic", "blake3", "cryptography", "fastapi", "httptools", "joserfc", "numpy", "obstore"),
+    *("alembic", "blake3", "cryptography", "fastapi", "httptools", "joserfc", "numpy", "obstore"),
     *("pyroute2", "rich", "sqlalchemy", "starlette", "structlog", "uvicorn", "zstandard"),
 ]
 

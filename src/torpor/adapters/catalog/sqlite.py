@@ -10,14 +10,14 @@ import contextlib
 import errno
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from torpor.adapters.catalog.pages import check_limit, cursor_for, parse_cursor, place_of
 from torpor.adapters.catalog.records import Row, row_for_session, row_for_template, session_for_row, template_for_row
@@ -36,10 +36,48 @@ from torpor.ports.catalog import Page, TemplateRecord
 
 BUSY_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 1.0
-CONNECTIONS_MAX = 4
+READERS_MAX = 4
+
+T = TypeVar("T")
 
 _FINISHED = sorted(PAUSED | {Status.LOST, Status.DELETED})
 _LIVE = SESSIONS.c.status != Status.DELETED.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The file, and the threads that wait for it.
+
+    A statement is a tenth of a millisecond of SQLite's; through an asynchronous driver each took six thread changes and
+    ten times as long. The threads are the catalog's own: those of the loop may all be sealing a snapshot. All writes
+    share one, since SQLite lets one in at a time and its own queue polls with growing pauses.
+    """
+
+    engine: sa.Engine
+    readers: ThreadPoolExecutor
+    writer: ThreadPoolExecutor
+
+    @classmethod
+    def at(cls, path: Path, *, busy_timeout_s: float) -> Self:
+        engine = sa.create_engine(
+            sa.URL.create("sqlite+pysqlite", database=str(path)),
+            isolation_level="AUTOCOMMIT",
+            pool_size=READERS_MAX + 1,
+            max_overflow=0,
+            pool_reset_on_return=None,  # there is no transaction to end
+            connect_args={"timeout": busy_timeout_s, "check_same_thread": False},
+        )
+        sa.event.listen(engine, "connect", _prepare)
+        return cls(
+            engine,
+            ThreadPoolExecutor(READERS_MAX, thread_name_prefix="catalog-read"),
+            ThreadPoolExecutor(1, thread_name_prefix="catalog-write"),
+        )
+
+    def close(self) -> None:
+        for threads in (self.readers, self.writer):
+            threads.shutdown()
+        self.engine.dispose()
 
 
 class SqliteCatalog:
@@ -48,12 +86,7 @@ class SqliteCatalog:
     def __init__(self, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
-        self._opened: AsyncEngine | None = None
-        # Reads are a tenth of a millisecond of SQLite's; through the asynchronous driver each took six thread changes
-        # and ten times as long. They have threads of their own: those of the loop may all be sealing a snapshot.
-        self._reading: tuple[sa.Engine, ThreadPoolExecutor] | None = None
-        # SQLite's own queue polls with growing pauses; waiting here first keeps writers of one process prompt.
-        self._writing = asyncio.Lock()
+        self._opened: _Opened | None = None
 
     async def open(self) -> None:
         """Open the file, made if absent, and bring it to this version's schema.
@@ -61,68 +94,48 @@ class SqliteCatalog:
         Raises: Unsupported (made by a newer torpor, or not a catalog), Corrupt, Unavailable, StorageFull.
         """
         assert self._opened is None, "opened twice"
-        engine = create_async_engine(
-            sa.URL.create("sqlite+aiosqlite", database=str(self._path)),
-            isolation_level="AUTOCOMMIT",
-            pool_size=CONNECTIONS_MAX,
-            max_overflow=0,
-            connect_args={"timeout": self._busy_timeout_s},
-        )
-        sa.event.listen(engine.sync_engine, "connect", _prepare)
+        with _translated(self._path):
+            _make_private(self._path)
+        opened = self._opened = _Opened.at(self._path, busy_timeout_s=self._busy_timeout_s)
         try:
-            with _translated(self._path):
-                _make_private(self._path)
-                async with engine.connect() as connection:
-                    await _upgrade(connection, self._path)
+            await self._run(opened.writer, lambda connection: _upgrade(connection, self._path))
         except BaseException:
-            await engine.dispose()
+            await self.close()
             raise
-        self._opened = engine
-        reading = sa.create_engine(
-            sa.URL.create("sqlite+pysqlite", database=str(self._path)),
-            isolation_level="AUTOCOMMIT",
-            pool_size=CONNECTIONS_MAX,
-            max_overflow=0,
-            pool_reset_on_return=None,  # there is no transaction to end
-            connect_args={"timeout": self._busy_timeout_s, "check_same_thread": False},
-        )
-        self._reading = reading, ThreadPoolExecutor(CONNECTIONS_MAX, thread_name_prefix="catalog")
 
     async def close(self) -> None:
         """Let go of the file. Idempotent."""
-        engine, self._opened = self._opened, None
-        if engine is not None:
-            await engine.dispose()
-        if self._reading is not None:
-            (reading, threads), self._reading = self._reading, None
-            await asyncio.to_thread(threads.shutdown)
-            reading.dispose()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await asyncio.to_thread(opened.close)
 
     async def insert(self, session: Session) -> Session:
         """A new record, at revision 1."""
         row = row_for_session(session) | {"revision": 1}
-        async with self._write() as connection:
-            try:
-                await connection.execute(SESSIONS.insert().values(row))
-            except exc.IntegrityError as error:
-                raise _taken(session, error) from error
+
+        def insert(connection: sa.Connection) -> None:
+            with _names_taken(session):
+                connection.execute(SESSIONS.insert().values(row))
+
+        await self._write(insert)
         return session_for_row(row)
 
     async def replace(self, session: Session) -> Session:
         """Compare-and-swap on the revision."""
         row = row_for_session(session) | {"revision": session.revision + 1}
         mine = (SESSIONS.c.tenant == session.tenant) & (SESSIONS.c.id == session.id)
-        async with self._write() as connection:
-            try:
-                swapped = await connection.execute(
+
+        def swap(connection: sa.Connection) -> None:
+            with _names_taken(session):
+                swapped = connection.execute(
                     SESSIONS.update().where(mine, SESSIONS.c.revision == session.revision).values(row)
                 )
-            except exc.IntegrityError as error:
-                raise _taken(session, error) from error
-            if swapped.rowcount:
-                return session_for_row(row)
-            stored = await connection.scalar(sa.select(SESSIONS.c.revision).where(mine))
-        raise no_such_session(session.id) if stored is None else was_changed(session, stored)
+            if not swapped.rowcount:
+                stored = connection.scalar(sa.select(SESSIONS.c.revision).where(mine))
+                raise no_such_session(session.id) if stored is None else was_changed(session, stored)
+
+        await self._write(swap)
+        return session_for_row(row)
 
     async def get(self, tenant: TenantId, session: SessionId) -> Session:
         """One record, by id."""
@@ -160,9 +173,9 @@ class SqliteCatalog:
 
     async def put_template(self, template: TemplateRecord) -> None:
         """The newest of its name from now on."""
-        async with self._write() as connection:
-            # Replacing gives the row a new, higher serial: the name is taken over.
-            await connection.execute(TEMPLATES.insert().prefix_with("OR REPLACE").values(row_for_template(template)))
+        # Replacing gives the row a new, higher serial: the name is taken over.
+        replacing = TEMPLATES.insert().prefix_with("OR REPLACE").values(row_for_template(template))
+        await self._write(lambda connection: connection.execute(replacing))
 
     async def template(self, tenant: TenantId, name: str) -> TemplateRecord:
         """By name, else by digest."""
@@ -193,8 +206,8 @@ class SqliteCatalog:
         """Delete the row."""
         columns = TEMPLATES.c
         mine = (columns.tenant == template.tenant) & (columns.name == template.name)
-        async with self._write() as connection:
-            await connection.execute(TEMPLATES.delete().where(mine, columns.digest == template.digest))
+        removing = TEMPLATES.delete().where(mine, columns.digest == template.digest)
+        await self._write(lambda connection: connection.execute(removing))
 
     async def sessions_of_template(self, digest: str) -> tuple[Session, ...]:
         """Live ones."""
@@ -202,26 +215,26 @@ class SqliteCatalog:
         return tuple(session_for_row(row) for row in rows)
 
     async def _rows(self, query: sa.Select[Any]) -> list[Row]:
-        assert self._reading is not None, "not opened"
-        reading, threads = self._reading
-
-        def read() -> list[Row]:
-            with reading.connect() as connection:
-                return [dict(row) for row in connection.execute(query).mappings()]
-
-        with _translated(self._path):
-            return await asyncio.get_running_loop().run_in_executor(threads, read)
-
-    @contextlib.asynccontextmanager
-    async def _write(self) -> AsyncIterator[AsyncConnection]:
-        with _translated(self._path):
-            async with self._writing, self._engine.connect() as connection:
-                yield connection
-
-    @property
-    def _engine(self) -> AsyncEngine:
         assert self._opened is not None, "not opened"
-        return self._opened
+        return await self._run(
+            self._opened.readers, lambda connection: [dict(row) for row in connection.execute(query).mappings()]
+        )
+
+    async def _write(self, work: Callable[[sa.Connection], T]) -> T:
+        assert self._opened is not None, "not opened"
+        return await self._run(self._opened.writer, work)
+
+    async def _run(self, threads: ThreadPoolExecutor, work: Callable[[sa.Connection], T]) -> T:
+        """``work`` on a thread and a connection of its own; it goes on to its end although the caller is cancelled."""
+        assert self._opened is not None, "not opened"
+        engine = self._opened.engine
+
+        def perform() -> T:
+            with engine.connect() as connection:
+                return work(connection)
+
+        with _translated(self._path):
+            return await asyncio.get_running_loop().run_in_executor(threads, perform)
 
 
 def _make_private(path: Path) -> None:
@@ -230,38 +243,35 @@ def _make_private(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-def _prepare(connection: Any, _record: object) -> None:  # noqa: ANN401 - SQLAlchemy's adapted connection has no type
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")
+def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
     # NORMAL would lose the newest records at a power cut in WAL mode; a stored record is a promise.
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.close()
+    connection.execute("PRAGMA synchronous = FULL")
 
 
-async def _upgrade(connection: AsyncConnection, path: Path) -> None:
+def _upgrade(connection: sa.Connection, path: Path) -> None:
     # The write lock comes first, so that of two processes that start at once one migrates and the other finds it done.
-    await connection.exec_driver_sql("BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
     try:
-        await connection.run_sync(upgrade_schema, path=path)
+        upgrade_schema(connection, path=path)
     except BaseException:
-        await connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql("ROLLBACK")
         raise
-    await connection.exec_driver_sql("COMMIT")
+    connection.exec_driver_sql("COMMIT")
 
 
-def _taken(session: Session, error: exc.IntegrityError) -> TorporError:
-    return name_is_taken(session) if "sessions.name" in str(error.orig) else id_is_taken(session)
+@contextlib.contextmanager
+def _names_taken(session: Session) -> Iterator[None]:
+    try:
+        yield
+    except exc.IntegrityError as error:
+        raise (name_is_taken if "sessions.name" in str(error.orig) else id_is_taken)(session) from error
 
 
 @contextlib.contextmanager
 def _translated(path: Path) -> Iterator[None]:
     try:
         yield
-    except exc.TimeoutError as error:
-        raise Unavailable(
-            f"cannot reach catalog {path}: all {CONNECTIONS_MAX} connections are busy; repeat the call",
-            retry_after_s=RETRY_AFTER_S,
-        ) from error
     except exc.DBAPIError as error:
         raise _domain_error(path, error.orig) from error
     except (sqlite3.Error, OSError) as error:
