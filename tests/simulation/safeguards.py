@@ -44,7 +44,7 @@ def records_are_overwritten() -> contextlib.AbstractContextManager[None]:
         stored = await self.get(session.tenant, session.id)
         return self._keep(session, revision=stored.revision + 1)
 
-    async def apply(self: Records, tenant, session, event):
+    async def apply(self: Records, tenant, session, event, **_seen):
         record = await self._catalog.get(tenant, session)
         decision = decide(record, event, now_s=self._clock.wall_s())
         if isinstance(decision, Accepted):
@@ -62,7 +62,7 @@ def records_are_overwritten() -> contextlib.AbstractContextManager[None]:
 def effects_come_before_records() -> contextlib.AbstractContextManager[None]:
     """An event is taken for stored, and is stored a little later."""
 
-    async def apply(self: Records, tenant, session, event, whole=Records.apply):
+    async def apply(self: Records, tenant, session, event, *, whole=Records.apply, **_seen):
         record = await self._catalog.get(tenant, session)
         decision = decide(record, event, now_s=self._clock.wall_s())
         later = asyncio.get_running_loop().create_task(_after(1.0, lambda: whole(self, tenant, session, event)))
@@ -83,10 +83,24 @@ async def _after(delay_s: float, act: Callable[[], Awaitable[object]]) -> None:
 def lost_answers_are_failures() -> contextlib.AbstractContextManager[None]:
     """A write whose answer was lost is not looked up, nor tried again."""
 
-    async def apply(self: Records, tenant, session, event):
+    async def apply(self: Records, tenant, session, event, **_seen):
         return await self._attempt(tenant, session, event, [])
 
     return patched(Records, apply=apply)
+
+
+def what_was_seen_is_believed() -> contextlib.AbstractContextManager[None]:
+    """A record that was read a while ago is decided on, also where no swap shows whether it still stands."""
+
+    async def foreseen(self: Records, seen, event, _unanswered):
+        decision = decide(seen, event, now_s=self._clock.wall_s())
+        if isinstance(decision, Accepted):
+            return Decided(await self._catalog.replace(decision.session), decision)
+        if isinstance(decision, Ignored):
+            return Decided(seen, decision)
+        raise Conflict(decision.reason)
+
+    return patched(Records, _foreseen=foreseen)
 
 
 def nothing_is_reconciled() -> contextlib.AbstractContextManager[None]:
@@ -220,6 +234,7 @@ SAFEGUARDS = (
     records_are_overwritten,
     effects_come_before_records,
     lost_answers_are_failures,
+    what_was_seen_is_believed,
     nothing_is_reconciled,
     orphans_are_left,
     adopted_guests_stay_parked,

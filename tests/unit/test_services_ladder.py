@@ -345,10 +345,10 @@ async def test_a_distrust_is_recorded_late_if_it_could_not_be_recorded_at_once(n
     apply = type(node.services.records).apply
     refusals = [Unavailable("the catalog does not answer", retry_after_s=1)] * 3
 
-    async def unwilling(records, tenant, session, event):
+    async def unwilling(records, tenant, session, event, **seen):
         if isinstance(event, Started) and refusals:
             raise refusals.pop()
-        return await apply(records, tenant, session, event)
+        return await apply(records, tenant, session, event, **seen)
 
     monkeypatch.setattr(type(node.services.records), "apply", unwilling)
     for _ in range(3):

@@ -90,19 +90,19 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
     admission = Admission(outside.memory, clock, supervisor, give_back=warm.give_back)
     supply = (pool, Images(store, outside.staging, residents), outside.staging, admission)
     placement = Placement(store, outside.engines, outside.dialer, supply, clock, supervisor)
-    revival = Revival(placement, warm, store, clock)
-    storage = (store, outside.durability)
-    driver = Driver(records, runtimes, revival, warm, capture, storage, (supervisor, *origin))
     forge = GoldenForge(capture, outside.dialer, outside.staging, origin)
     folders = outside.rootfs_folders
     rootfs = None if folders is None else Rootfs(store, keys, folders, outside.entropy)
     templates = Templates(catalog, keys, forge, outside.rootfs_at, outside.argv, origin, rootfs)
+    revival = Revival(placement, warm, store, templates, clock)
+    storage = (store, outside.durability)
+    driver = Driver(records, runtimes, revival, warm, capture, storage, (supervisor, *origin))
     sessions = Sessions(catalog, keys, records, runtimes, driver, templates, origin)
     node = (outside.engines, outside.dialer, clock)
     return Services(
         store=store,
         sessions=sessions,
-        forks=Forks(catalog, keys, store, (sessions, records, templates), driver, origin),
+        forks=Forks(catalog, keys, store, (sessions, records), driver, origin),
         templates=templates,
         reconciler=Reconciler(catalog, records, runtimes, driver, store, node),
         clockwork=Clockwork(catalog, records, runtimes, sessions, (supervisor, clock), admission.relieve),

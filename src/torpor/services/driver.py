@@ -75,9 +75,7 @@ class Driver:
         self._store, self.durability = storage
         self._supervisor, self._clock, self._entropy = origin
 
-    async def create(
-        self, session: Session, blueprint: Blueprint, *, source: SnapshotRef | None = None
-    ) -> tuple[Session, Resumption]:
+    async def create(self, session: Session, *, source: SnapshotRef | None = None) -> tuple[Session, Resumption]:
         """Place a stored, new record for the first time. On failure nothing of the session is left.
 
         A fork's record holds its own snapshot already; ``source`` is what it was copied from, shared by all its forks.
@@ -87,35 +85,35 @@ class Driver:
         async with runtime.placing:
             decided = await self._records.apply(session.tenant, session.id, Create())
             try:
-                placed_session, _, resumption = await self._place(decided.session, blueprint, cause, source=source)
+                placed_session, _, resumption = await self._place(decided.session, cause, source=source)
             except TorporError:
                 await self._erase_stored(session)
                 raise
             return placed_session, resumption
 
     async def ensure_running(
-        self, session: Session, blueprint: Blueprint, *, resume: Resume | None = None
+        self, session: Session, *, resume: Resume | None = None
     ) -> tuple[Session, Live, Resumption | None]:
         """The session's live instance, woken if need be. Concurrent callers share one resume.
 
         ``resume``: an explicit request instead of a burst's. It goes on to its end although the caller is cancelled.
         Raises: Conflict; whatever a placement raises.
         """
-        work = self._ensure_running(session, blueprint, resume)
+        work = self._ensure_running(session, resume)
         return await self._supervisor.finish(work, name=f"wake:{session.id}")
 
-    async def _ensure_running(
-        self, session: Session, blueprint: Blueprint, resume: Resume | None
-    ) -> tuple[Session, Live, Resumption | None]:
+    async def _ensure_running(self, session: Session, resume: Resume | None) -> tuple[Session, Live, Resumption | None]:
         runtime = self._runtimes.of(session.id)
         async with runtime.placing:
+            seen: Session | None = session
             for _ in range(WAKE_ROUNDS_MAX):
-                decided = await self._records.apply(session.tenant, session.id, resume or Wake())
+                decided = await self._records.apply(session.tenant, session.id, resume or Wake(), seen=seen)
+                seen = None
                 if _has(decided, Effect.RESTORE):
                     if runtime.capturing is not None and self._warm.enabled:  # its instance may just be being kept
                         await runtime.capturing.ended.wait()
                     allow_older = resume is not None and resume.allow_older
-                    return await self._place(decided.session, blueprint, Cause.RESUMED, allow_older=allow_older)
+                    return await self._place(decided.session, Cause.RESUMED, allow_older=allow_older)
                 if runtime.capturing is not None:
                     if _has(decided, Effect.THAW):
                         runtime.capturing.give_up.set()
@@ -140,7 +138,6 @@ class Driver:
     async def _place(
         self,
         session: Session,
-        blueprint: Blueprint,
         cause: Cause,
         *,
         source: SnapshotRef | None = None,
@@ -151,7 +148,6 @@ class Driver:
         try:
             revived = await self._revival.revive(
                 session,
-                blueprint,
                 lambda wall_s: self._notice(session, cause, wall_s),
                 source=source,
                 allow_older=allow_older,
@@ -352,7 +348,7 @@ class Driver:
         return done.session
 
     async def _report(self, session: Session, report: Report) -> Decided:
-        return await self._records.apply(session.tenant, session.id, report)
+        return await self._records.apply(session.tenant, session.id, report, seen=session)
 
     def _notice(self, session: Session, cause: Cause, wall_s: float) -> Notice:
         paused_at_s = _away_since_s(session)

@@ -19,13 +19,11 @@ from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
 from torpor.services.births import bear
-from torpor.services.blueprint import Blueprint
 from torpor.services.checks import check_fork, name_taken
 from torpor.services.driver import Driver, session_meta
 from torpor.services.records import Records
 from torpor.services.requests import ForkRequest, Resumption
 from torpor.services.sessions import Sessions
-from torpor.services.templates import Templates
 from torpor.store.forking import ForkRequest as StoreForkRequest
 from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
@@ -40,14 +38,14 @@ class Forks:
         catalog: Catalog,
         keys: KeyStore,
         store: SnapshotStore,
-        work: tuple[Sessions, Records, Templates],
+        work: tuple[Sessions, Records],
         driver: Driver,
         origin: tuple[Clock, Entropy],
     ) -> None:
         self._catalog = catalog
         self._keys = keys
         self._store = store
-        self._sessions, self._records, self._templates = work
+        self._sessions, self._records = work
         self._driver = driver
         self._clock, self._entropy = origin
 
@@ -72,10 +70,9 @@ class Forks:
                 raise name_taken(name)
         source = await self._sessions.snapshot(tenant, source.id)
         assert source.snapshot is not None
-        blueprint = await self._templates.blueprint_of(source)
         names: tuple[str | None, ...] = request.names or (None,) * request.count
         outcomes = await asyncio.gather(
-            *(self._fork(source, source.snapshot, blueprint, name, request) for name in names), return_exceptions=True
+            *(self._fork(source, source.snapshot, name, request) for name in names), return_exceptions=True
         )
         made = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -84,9 +81,7 @@ class Forks:
             raise failed[0]
         return tuple(made)
 
-    async def _fork(
-        self, source: Session, snapshot: SnapshotRecord, blueprint: Blueprint, name: str | None, request: ForkRequest
-    ) -> Forked:
+    async def _fork(self, source: Session, snapshot: SnapshotRecord, name: str | None, request: ForkRequest) -> Forked:
         # The record first: what a crash leaves of the fork has an owner who will be erased.
         session = await bear(self._catalog, self._keys, self._record(source, name, request))
         reach(CrashPoint.FORK_INSERTED)
@@ -98,7 +93,7 @@ class Forks:
         reach(CrashPoint.FORK_STORED)
         adopted = await self._records.apply(session.tenant, session.id, Adopt(copied, self._driver.durability))
         reach(CrashPoint.FORK_RECORDED)
-        return await self._driver.create(adopted.session, blueprint, source=SnapshotRef.from_json(snapshot.ref))
+        return await self._driver.create(adopted.session, source=SnapshotRef.from_json(snapshot.ref))
 
     async def _copied(self, session: Session, snapshot: SnapshotRecord) -> SnapshotRecord:
         """The source's snapshot as the fork's own."""

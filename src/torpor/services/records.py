@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
@@ -36,19 +37,34 @@ class Records:
         self._clock = clock
         self._turns: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
 
-    async def apply(self, tenant: TenantId, session: SessionId, event: Event) -> Decided:
+    async def apply(
+        self, tenant: TenantId, session: SessionId, event: Event, *, seen: Session | None = None
+    ) -> Decided:
         """Store what ``event`` does; a catalog that does not answer is waited for.
 
+        ``seen``: the record as the caller last saw it. If it still stands, a read is saved; if not, the swap says so.
         Raises: Conflict with the lifecycle's reason; NotFound; Unavailable: it may or may not be stored.
         """
         turn = self._turns.setdefault(session, asyncio.Lock())
         async with turn:
             unanswered: list[Accepted] = []
+            if seen is not None and (decided := await self._foreseen(seen, event, unanswered)) is not None:
+                return decided
             return await patiently(
                 lambda: self._attempt(tenant, session, event, unanswered),
                 Unavailable,
                 deed=f"store {type(event).__name__} of {session}",
             )
+
+    async def _foreseen(self, seen: Session, event: Event, unanswered: list[Accepted]) -> Decided | None:
+        """Decided on ``seen``; None if that says nothing: only a swap that succeeds shows that it still stands."""
+        decision = decide(seen, event, now_s=self._clock.wall_s())
+        if not isinstance(decision, Accepted):
+            return None
+        try:
+            return await self._stored(decision, unanswered)
+        except (StaleRevision, Unavailable):
+            return None
 
     async def _attempt(self, tenant: TenantId, session: SessionId, event: Event, unanswered: list[Accepted]) -> Decided:
         for _ in range(RACES_MAX):
@@ -63,12 +79,17 @@ class Records:
                 case Denied(reason):
                     raise conflict(record, reason)
                 case Accepted():
-                    unanswered.append(decision)
-                    try:
-                        return Decided(await self._catalog.replace(decision.session), decision)
-                    except StaleRevision:
-                        continue
+                    with contextlib.suppress(StaleRevision):
+                        return await self._stored(decision, unanswered)
         raise StaleRevision(f"cannot change session {session}: lost {RACES_MAX} races for its record; repeat the call")
+
+    async def _stored(self, decision: Accepted, unanswered: list[Accepted]) -> Decided:
+        """Swap the record; what may have been stored without an answer is noted. Raises: StaleRevision, Unavailable."""
+        try:
+            return Decided(await self._catalog.replace(decision.session), decision)
+        except Unavailable:
+            unanswered.append(decision)
+            raise
 
 
 def conflict(session: Session, reason: str) -> Conflict:

@@ -23,6 +23,7 @@ from torpor.services.blueprint import Blueprint
 from torpor.services.live import Live
 from torpor.services.placement import Placed, Placement, discard
 from torpor.services.requests import Outcome, Tier
+from torpor.services.templates import Templates
 from torpor.services.warm import Warm
 from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
@@ -77,16 +78,18 @@ def was_lost(session: Session) -> bool:
 class Revival:
     """Places sessions by the best rung there is."""
 
-    def __init__(self, placement: Placement, warm: Warm, store: SnapshotStore, clock: Clock) -> None:
+    def __init__(
+        self, placement: Placement, warm: Warm, store: SnapshotStore, templates: Templates, clock: Clock
+    ) -> None:
         self._placement = placement
         self._warm = warm
         self._store = store
+        self._templates = templates
         self._clock = clock
 
     async def revive(
         self,
         session: Session,
-        blueprint: Blueprint,
         notice_at: Callable[[float], Notice],
         *,
         source: SnapshotRef | None = None,
@@ -100,7 +103,7 @@ class Revival:
         failed: list[TorporError] = []
         for rung in rungs(session, allow_older=allow_older):
             try:
-                revived = await self._by(rung, session, blueprint, notice_at, source)
+                revived = await self._by(rung, session, notice_at, source)
             except STEPS_DOWN as error:
                 log.warning("step down", session=session.id, rung=rung, code=error.code, error=error.message)
                 failed.append(error)
@@ -114,13 +117,13 @@ class Revival:
         self,
         rung: Rung,
         session: Session,
-        blueprint: Blueprint,
         notice_at: Callable[[float], Notice],
         source: SnapshotRef | None,
     ) -> Revived | None:
         """None if there is nothing on this rung."""
         if rung is Rung.WARM:
             return await self._thawed(session, notice_at)
+        blueprint = await self._templates.blueprint_of(session)
         if rung is Rung.OLDER:
             return await self._older(session, blueprint, notice_at)
         if rung is Rung.GOLDEN:

@@ -97,7 +97,7 @@ class Sessions:
             raise name_taken(request.name)
         stored = await bear(self._catalog, self._keys, session)
         reach(CrashPoint.CREATE_INSERTED)
-        return await self._driver.create(stored, blueprint)
+        return await self._driver.create(stored)
 
     async def get(self, tenant: TenantId, ref: str) -> Session:
         """The record. Raises: NotFound."""
@@ -137,7 +137,7 @@ class Sessions:
             if isinstance(decided.decision, Accepted) or is_left:
                 self._driver.begin_capture(decided.session, blueprint)
         if reason == IDLE and runtime.activity.bursts_count:  # it came between the verdict and the order
-            await self._driver.ensure_running(session, blueprint)
+            await self._driver.ensure_running(session)
         if wait is None:
             return decided.session
         await self._driver.settled(session)
@@ -196,10 +196,7 @@ class Sessions:
     ) -> tuple[Session, Resumption | None]:
         """Bring it back; None if it was running. ``allow_older``: a lost session may go back to its last snapshot."""
         session = await self.get(tenant, ref)
-        blueprint = await self._templates.blueprint_of(session)
-        running, _, resumption = await self._driver.ensure_running(
-            session, blueprint, resume=Resume(allow_older=allow_older)
-        )
+        running, _, resumption = await self._driver.ensure_running(session, resume=Resume(allow_older=allow_older))
         return running, resumption
 
     async def delete(self, tenant: TenantId, ref: str) -> Session:
@@ -331,7 +328,7 @@ class Sessions:
         runtime = self._runtimes.of(session.id)
         if session.status is Status.RUNNING and runtime.live is not None and runtime.capturing is None:
             return session, runtime.live, None  # the common case costs one catalog read
-        return await self._driver.ensure_running(session, await self._templates.blueprint_of(session))
+        return await self._driver.ensure_running(session)
 
     async def _burst(self, tenant: TenantId, ref: str, run: Run, on_output: OnOutput | None) -> Burst:
         began_s = self._clock.monotonic_s()

@@ -18,8 +18,8 @@ import ctypes
 import ipaddress
 import os
 import socket
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,11 +59,11 @@ def make_namespace(pin: Path) -> socket.socket:
         _configure()
         return _packet_socket()
 
-    try:
-        return _on_a_thread_of_its_own(build)
-    except Exception as error:
-        remove_namespace(pin)
-        raise EngineError(f"cannot make the network namespace {pin}: {error}") from error
+    with contextlib.ExitStack() as undo:
+        undo.callback(remove_namespace, pin)
+        link = _on_a_thread_of_its_own(build, f"make the network namespace {pin}")
+        undo.pop_all()
+    return link
 
 
 def show_address(pin: Path) -> None:
@@ -76,10 +76,7 @@ def show_address(pin: Path) -> None:
         _enter_namespace(pin)
         _address()
 
-    try:
-        _on_a_thread_of_its_own(build)
-    except Exception as error:
-        raise EngineError(f"cannot set the address in the network namespace {pin}: {error}") from error
+    _on_a_thread_of_its_own(build, f"set the address in the network namespace {pin}")
 
 
 def arguments() -> dict[str, Any]:
@@ -131,23 +128,15 @@ def _route(network: ipaddress.IPv4Network | ipaddress.IPv6Network, gateway: str 
     return {"Destination": {"IP": str(network.network_address), "Mask": mask}, "Gateway": gateway}
 
 
-def _on_a_thread_of_its_own(work: Callable[[], T]) -> T:
+def _on_a_thread_of_its_own(work: Callable[[], T], doing: str) -> T:
     """Entering a namespace moves one thread only, and that one never comes back: so a thread does it and ends."""
-    results: list[T] = []
-    failures: list[BaseException] = []
+    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415 - 0.4 s of imports that no command pays
 
-    def perform() -> None:
+    with ThreadPoolExecutor(1, thread_name_prefix="netns") as thread:
         try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001 - handed over to the caller's thread
-            failures.append(error)
-
-    thread = threading.Thread(target=perform, name="netns")
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
+            return thread.submit(work).result()
+        except (OSError, NetlinkError) as error:
+            raise EngineError(f"cannot {doing}: {error}") from error
 
 
 def _enter_new_namespace(pin: Path) -> None:
@@ -169,7 +158,7 @@ def _enter_namespace(pin: Path) -> None:
 
 
 def _configure() -> None:
-    from pyroute2 import IPRoute  # noqa: PLC0415 - 0.4 s of imports that no other command pays
+    from pyroute2 import IPRoute  # noqa: PLC0415 - as above
 
     with IPRoute() as netlink:
         netlink.link("set", index=1, state="up")
