@@ -37,8 +37,8 @@ BULK_FROM_BYTES = 4096  # less is not worth two stops
 _FIELDS = struct.Struct(">4sBBBBQIII")
 _CRC = struct.Struct(">I")
 _BULK = bytes([BULK_VERSION])
-_TYPES = frozenset(FrameType)
-_CHANNELS = frozenset(DataChannel)
+_TYPES = {int(kind): kind for kind in FrameType}
+_CHANNELS = {int(channel): channel for channel in DataChannel}
 HEADER_BYTES = _FIELDS.size + _CRC.size
 assert HEADER_BYTES == 32
 HEAD_BYTES = HEADER_BYTES - len(MAGIC)
@@ -130,14 +130,20 @@ def _parse_header(head: bytes, payload_bytes_max: int) -> _Header | SkipReason:
         return SkipReason.HEADER
     known = not flags & ~MORE and kind in _TYPES and channel in _CHANNELS
     return _Header(
-        FrameType(kind) if known else None,
-        DataChannel(channel) if known else DataChannel.BODY,
+        _TYPES[kind] if known else None,
+        _CHANNELS[channel] if known else DataChannel.BODY,
         bool(flags & MORE),
         frame_id,
         sequence,
         length,
         payload_crc,
     )
+
+
+def _edge_bytes(data: bytes) -> int:
+    """How many bytes at the end of ``data`` may be the beginning of a magic."""
+    at = data.rfind(DELIMITER, max(0, len(data) - len(PREFIX)))
+    return len(data) - at if at >= 0 and MAGIC.startswith(data[at:]) else 0
 
 
 def _unstuffed(part: bytes) -> bytes:
@@ -185,7 +191,7 @@ class Decoder:
         """All that ``data`` completes, in order. Any bytes are accepted."""
         events: list[Decoded] = []
         data = self._edge + data if self._edge else bytes(data)
-        edge = next((count for count in (3, 2, 1) if data.endswith(MAGIC[:count])), 0)
+        edge = _edge_bytes(data)
         self._edge = data[len(data) - edge :]
         first, *rest = data[: len(data) - edge].split(PREFIX)
         self._take(first, events)

@@ -15,6 +15,8 @@ from torpor_wire.frames import PAYLOAD_BYTES_MAX, DataChannel, Frame, FrameType
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 UNFINISHED_BYTES_MAX = 2 * MESSAGE_BYTES_MAX
 
+_JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+
 
 class BadMessage(ValueError):
     """A control message that is not what its type promises."""
@@ -32,7 +34,7 @@ class Message:
 
 def pack(fields: Mapping[str, Any]) -> bytes:
     """A control payload, UTF-8 whatever the strings hold."""
-    return json.dumps(fields, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _JSON.encode(fields).encode("ascii")
 
 
 def unpack(payload: bytes | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ InstanceId = NewType("InstanceId", str)
 
 ID_LENGTH = 20
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+_LETTERS = bytes(ord(ALPHABET[byte % len(ALPHABET)]) for byte in range(256))
 DEFAULT_TENANT = TenantId("default")
 
 _ID = re.compile(r"[a-z0-9]{20}")
@@ -23,7 +24,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 def id_from_entropy(entropy: bytes) -> str:
     """20 characters from at least 20 random bytes (36**20 values, a modulo bias below 2 %, no secret depends on it)."""
     assert len(entropy) >= ID_LENGTH
-    return "".join(ALPHABET[byte % len(ALPHABET)] for byte in entropy[:ID_LENGTH])
+    return entropy[:ID_LENGTH].translate(_LETTERS).decode("ascii")
 
 
 def is_id(text: str) -> bool:

@@ -298,6 +298,8 @@ def _staleness(session: Session, report: Report) -> str | None:
 
 def _refusal(session: Session, event: Event, now_s: float) -> str | None:
     """Why an event that the table knows is refused all the same; None if it is not."""
+    if isinstance(event, Report):
+        return None
     is_ephemeral = session.persistence is Persistence.EPHEMERAL
     ended = due(session, now_s)
     lacks = isinstance(event, Resume) and session.status is S.LOST

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from operator import length_hint
 from typing import Generic, ParamSpec, TypeVar
 
 Item = TypeVar("Item")
@@ -60,6 +61,7 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 async def for_each(items: Iterable[Item], action: Callable[[Item], Awaitable[None]], *, limit: int) -> None:
     """Await ``action`` for every item, at most ``limit`` at once. The first error cancels the others and is raised."""
     remaining = iter(items)
+    limit = min(limit, length_hint(items, limit))
 
     async def work() -> None:
         for item in remaining:
@@ -72,7 +74,7 @@ async def for_each(items: Iterable[Item], action: Callable[[Item], Awaitable[Non
 
 async def run(pool: ThreadPoolExecutor, job: Callable[[Item], Result], item: Item) -> Result:
     """``job(item)`` on a thread."""
-    return await asyncio.wrap_future(pool.submit(job, item))
+    return await _outcome(pool.submit(job, item))
 
 
 class Stage(Generic[Item, Result]):
@@ -95,7 +97,15 @@ class Stage(Generic[Item, Result]):
             yield await self._next()
 
     async def _next(self) -> Result:
-        return await asyncio.wrap_future(self._waiting.popleft())
+        return await _outcome(self._waiting.popleft())
+
+
+async def _outcome(future: Future[Result]) -> Result:
+    """Of a job. One that has ended needs no bridge between threads, only its turn."""
+    if future.done():
+        await asyncio.sleep(0)
+        return future.result()
+    return await asyncio.wrap_future(future)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

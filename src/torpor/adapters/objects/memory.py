@@ -42,26 +42,29 @@ class MemoryObjects:
 
     async def head(self, key: str) -> ObjectInfo:
         """Size and etag."""
-        return self._info(key)
+        return _info(key, self._find(key))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """List, as it is at the call."""
         start = checked_prefix(prefix)
         for key in sorted(key for key in self._objects if key.startswith(start)):
-            if key in self._objects:
-                yield self._info(key)
+            if (found := self._objects.get(key)) is not None:
+                yield _info(key, found)
 
     async def delete(self, key: str) -> None:
         """Remove."""
         self._objects.pop(checked_key(key), None)
 
     def _write(self, key: str, data: bytes) -> ObjectInfo:
-        held = sum(len(held) for other, (held, _) in self._objects.items() if other != key)
-        if self.capacity_bytes is not None and held + len(data) > self.capacity_bytes:
-            raise StorageFull(f"cannot write {key}: {len(data)} bytes on top of {held} exceed {self.capacity_bytes}")
+        if self.capacity_bytes is not None:
+            held = sum(len(held) for other, (held, _) in self._objects.items() if other != key)
+            if held + len(data) > self.capacity_bytes:
+                raise StorageFull(
+                    f"cannot write {key}: {len(data)} bytes on top of {held} exceed {self.capacity_bytes}"
+                )
         self._write_count += 1
-        self._objects[key] = (bytes(data), self._write_count)
-        return self._info(key)
+        written = self._objects[key] = (bytes(data), self._write_count)
+        return _info(key, written)
 
     def _find(self, key: str) -> tuple[bytes, int]:
         found = self._objects.get(checked_key(key))
@@ -69,6 +72,7 @@ class MemoryObjects:
             raise NotFound(f"cannot find object {key}", key=key)
         return found
 
-    def _info(self, key: str) -> ObjectInfo:
-        data, write = self._find(key)
-        return ObjectInfo(key=key, size_bytes=len(data), etag=str(write))
+
+def _info(key: str, found: tuple[bytes, int]) -> ObjectInfo:
+    data, write = found
+    return ObjectInfo(key=key, size_bytes=len(data), etag=str(write))

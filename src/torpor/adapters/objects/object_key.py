@@ -7,13 +7,12 @@ import re
 from torpor.domain.errors import InvalidArgument
 
 KEY_LENGTH_MAX = 512
-_PART = re.compile(r"[A-Za-z0-9._-]+")
+_KEY = re.compile(r"(?!(?:.*/)?\.\.?(?:/|\Z))[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
 
 
 def checked_key(key: str) -> str:
     """``key`` itself. Raises: InvalidArgument if the port does not allow it."""
-    parts = key.split("/")
-    if len(key) > KEY_LENGTH_MAX or any(part in {".", ".."} or _PART.fullmatch(part) is None for part in parts):
+    if len(key) > KEY_LENGTH_MAX or _KEY.fullmatch(key) is None:
         raise InvalidArgument(
             f"cannot use {key[:80]!r} as an object key: use parts of letters, digits, '.', '_', '-' joined by '/', "
             f"none empty, '.' or '..', at most {KEY_LENGTH_MAX} characters",

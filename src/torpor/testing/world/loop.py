@@ -10,9 +10,11 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
+
+RESOLUTION_S = 1e-6  # timers so near to each other are due at once
 
 Result = TypeVar("Result")
 
@@ -47,49 +49,47 @@ class _Task(asyncio.Task[Any]):
         return self._number
 
 
-class _Handle(asyncio.Handle):
-    """A handle without what asyncio keeps for its debug mode; histories make some thousand each."""
+class _Handle:
+    """What is left to be called. As asyncio's, without what that keeps for its debug mode: histories make thousands."""
 
-    __slots__ = ()
-    _loop: asyncio.AbstractEventLoop
-    _callback: Callable[..., object]
-    _args: Sequence[Any]
-    _context: Context
-    _cancelled: bool
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when_s")
 
     def __init__(
         self,
         callback: Callable[..., object],
         args: tuple[object, ...],
-        loop: asyncio.AbstractEventLoop,
         context: Context | None,
+        when_s: float = 0.0,
     ) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
         self._callback = callback
         self._args = args
+        self._context = copy_context() if context is None else context
+        self._when_s = when_s
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
 
     def cancel(self) -> None:
         """See asyncio."""
         self._cancelled = True
 
+    def cancelled(self) -> bool:
+        """See asyncio."""
+        return self._cancelled
+
+    def when(self) -> float:
+        """See asyncio.TimerHandle."""
+        return self._when_s
+
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """Starts at 0 s. ``on_task``: hears of every task that is made."""
 
-    # BaseEventLoop's own, which its stub does not tell of.
-    _ready: deque[asyncio.Handle]
-    _scheduled: list[Any]  # of TimerHandle
-    _timer_cancelled_count: int
-    _stopping: bool
+    _stopping: bool  # BaseEventLoop's own, which its stub does not tell of
 
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
-        self._clock_resolution = 1e-6
+        self._due: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Handle]] = []  # a heap; of equal instants the first asked for is first
         self._numbers = itertools.count(1)
         self.on_task: Callable[[asyncio.Task[Any]], None] | None = None
         self.set_exception_handler(lambda _loop, _context: None)
@@ -100,31 +100,49 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """One round, as asyncio's, without a selector to ask. Raises: StuckError if it would wait for ever."""
-        ready, scheduled = self._ready, self._scheduled
-        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001 - the loop's own timers, here and below
-            self._timer_cancelled_count -= 1
-            heapq.heappop(scheduled)._scheduled = False  # noqa: SLF001
-        if not ready and not self._stopping:
-            if not scheduled:
+        due, timers = self._due, self._timers
+        while timers and timers[0][2]._cancelled:  # noqa: SLF001 - the loop's own handles, here and below
+            heapq.heappop(timers)
+        if not due and not self._stopping:
+            if not timers:
                 raise StuckError("nothing is ready and no timer runs")
-            self._now_s = max(self._now_s, scheduled[0]._when)  # noqa: SLF001
-        due_s = self._now_s + self._clock_resolution
-        while scheduled and scheduled[0]._when < due_s:  # noqa: SLF001
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False  # noqa: SLF001
-            ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
+            self._now_s = max(self._now_s, timers[0][0])
+        until_s = self._now_s + RESOLUTION_S
+        while timers and timers[0][0] < until_s:
+            due.append(heapq.heappop(timers)[2])
+        for _ in range(len(due)):
+            handle = due.popleft()
             if not handle._cancelled:  # noqa: SLF001
-                handle._run()  # noqa: SLF001
+                try:
+                    handle._context.run(handle._callback, *handle._args)  # noqa: SLF001
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as asyncio: a callback's error ends nothing else
+                    self.call_exception_handler({"message": "a callback failed", "exception": error})
 
     def call_soon(
         self, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.Handle:
         """See asyncio."""
-        handle = _Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+        handle = _Handle(callback, args, context)
+        self._due.append(handle)
+        return cast("asyncio.Handle", handle)
+
+    call_soon_threadsafe = call_soon  # there is no other thread
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See asyncio."""
+        handle = _Handle(callback, args, context, when)
+        heapq.heappush(self._timers, (when, next(self._numbers), handle))
+        return cast("asyncio.TimerHandle", handle)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See asyncio."""
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
         """See asyncio."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import itertools
-import shutil
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -60,30 +60,36 @@ class Fate:
         await self.reach(call)
         result = await act()
         self._seen(call, about)
-        if call in _REPEATABLE and self.happens(self._weather.faults.repetition):
+        faults, draw = self._weather.faults, self._weather.random.random
+        if call in _REPEATABLE and draw() < faults.repetition:
             await act()
-        if self.happens(self._weather.faults.crash):
+        if draw() < faults.crash:
             self._process.kill()
-        self.check_alive()
-        if call in _LOSES_ANSWERS and self.happens(self._weather.faults.lost_answer):
+        if not self._process.alive:
+            raise asyncio.CancelledError
+        if call in _LOSES_ANSWERS and draw() < faults.lost_answer:
             raise _error(call, "its answer was lost")
         return result
 
     async def reach(self, call: str) -> None:
         """Up to where the call has its effect."""
-        self.check_alive()
-        faults, random = self._weather.faults, self._weather.random
-        if random.random() < faults.delay:
-            await asyncio.sleep(random.random() * faults.delay_s_max)
-            faults = self._weather.faults  # those of now: they may have ended meanwhile
-        if self.happens(faults.crash):
-            self._process.kill()
-        self.check_alive()
+        process, weather = self._process, self._weather
+        if not process.alive:
+            raise asyncio.CancelledError
+        faults, draw = weather.faults, weather.random.random
+        if draw() < faults.delay:
+            await asyncio.sleep(draw() * faults.delay_s_max)
+            faults = weather.faults  # those of now: they may have ended meanwhile
+        if draw() < faults.crash:
+            process.kill()
+        if not process.alive:
+            raise asyncio.CancelledError
         if call in _NEVER_FAILS:
             return
-        if self._weather.out_until_s.get(call.partition(".")[0], 0.0) > asyncio.get_running_loop().time():
+        until_s = weather.out_until_s
+        if until_s and until_s.get(call.partition(".")[0], 0.0) > asyncio.get_running_loop().time():
             raise _error(call, "it is out")
-        if self.happens(faults.failure):
+        if draw() < faults.failure:
             raise _error(call, "it failed")
 
     def happens(self, chance: float) -> bool:
@@ -183,6 +189,13 @@ class _FatedChannel:
         await self._channel.close()
 
 
+def remove_folder(path: Path) -> None:
+    """With its files. It holds no folders, for which `shutil.rmtree` would look as long as a snapshot is sealed."""
+    for name in os.listdir(path):
+        os.unlink(f"{path}/{name}")
+    os.rmdir(path)
+
+
 class FatedStaging:
     """``ports.staging.Staging`` under ``root``. What a dead server left is dropped when the next one opens."""
 
@@ -191,7 +204,7 @@ class FatedStaging:
         self._root = root
         self._numbers = itertools.count()
         for left in root.iterdir():
-            shutil.rmtree(left)
+            remove_folder(left)
 
     @contextlib.asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:
@@ -203,7 +216,7 @@ class FatedStaging:
             yield path
         finally:
             self._fate.check_alive()
-            shutil.rmtree(path)
+            remove_folder(path)
 
     def take_blank(self, target: Path, size_bytes: int) -> bool:
         """See the port: there is none."""

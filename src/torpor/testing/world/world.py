@@ -24,7 +24,7 @@ from torpor.domain.snapshot import Manifest
 from torpor.services.composition import Services
 from torpor.services.supervisor import Supervisor
 from torpor.store import manifests
-from torpor.store.format.manifest import Envelope, open_manifest
+from torpor.store.format.manifest import Envelope, open_manifest, split_manifest
 from torpor.store.snapshots import SnapshotStore
 from torpor.testing.fake_guest import FakeGuestProgram
 from torpor.testing.node import PROGRAM, FakeMachine, FolderStaging, Outside, assemble, capture_template
@@ -287,6 +287,7 @@ def prepared_machine(seed: int) -> FakeMachine:
 @contextlib.contextmanager
 def _manifests_read_once() -> Iterator[None]:
     """Equal bytes under an equal key are an equal manifest; a history opens each some ten times."""
+    split = functools.cache(split_manifest)
     opened: dict[tuple[bytes, bytes, bytes], Manifest] = {}
 
     def remembered(envelope: Envelope, *, data_key: bytes) -> Manifest:
@@ -295,7 +296,7 @@ def _manifests_read_once() -> Iterator[None]:
             opened[key] = open_manifest(envelope, data_key=data_key)
         return opened[key]
 
-    with mock.patch.object(manifests, "open_manifest", remembered):
+    with mock.patch.multiple(manifests, open_manifest=remembered, split_manifest=split):
         yield
 
 

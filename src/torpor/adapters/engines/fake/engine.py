@@ -191,7 +191,7 @@ class FakeEngine:
         found = self.host.instances.get(instance)
         if found is None:
             return {"cpu_s": 0.0, "memory_bytes": 0.0}
-        return {"cpu_s": found.receive_count / 1000, "memory_bytes": float(len(found.program.dump()))}
+        return {"cpu_s": found.receive_count / 1000, "memory_bytes": float(found.memory_bytes)}
 
     async def instances(self) -> tuple[InstanceId, ...]:
         """See the port."""

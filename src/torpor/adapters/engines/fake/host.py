@@ -46,6 +46,7 @@ class FakeInstance:
     inbound: bytearray = field(default_factory=bytearray)
     outbound: bytearray = field(default_factory=bytearray)
     receive_count: int = 0
+    dumped: tuple[int, int] | None = None  # the receive count at which a dump had so many bytes
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
@@ -54,6 +55,13 @@ class FakeInstance:
         if self.is_frozen and self.phase is not InstanceStatus.STOPPED:
             return InstanceStatus.FROZEN
         return self.phase
+
+    @property
+    def memory_bytes(self) -> int:
+        """The length of the dump, which changes only with what is received."""
+        if self.dumped is None or self.dumped[0] != self.receive_count:
+            self.dumped = (self.receive_count, len(self.program.dump()))
+        return self.dumped[1]
 
     def pump(self) -> None:
         """Let the program run on what it was sent, unless it is held or nobody reads its output."""
