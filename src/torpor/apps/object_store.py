@@ -22,7 +22,7 @@ from torpor.ports.entropy import Entropy
 from torpor.ports.objects import ObjectStore
 from torpor.store.layout import Kind, parse_key
 
-CALL_COUNT_MAX = 32  # at once, of all sessions of the node; one read has 4
+CALL_COUNT_MAX = 32  # at once, of all sessions of the node; one read has 20
 
 
 @dataclass(frozen=True, slots=True)

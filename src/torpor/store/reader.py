@@ -27,7 +27,9 @@ from torpor.store.timings import Stopwatch
 
 FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes
 FETCH_GAP_BYTES_MAX = 32 * 1024  # read over smaller gaps rather than ask twice
-FETCH_COUNT_MAX = 4
+FETCH_COUNT_MAX = 4  # large ones at once: they fill the line, and lie in memory meanwhile
+SMALL_FETCH_BYTES_MAX = 64 * 1024
+SMALL_FETCH_COUNT_MAX = 16  # beside them: each of these only waits for the store to answer
 COPY_BYTES = 16 * 1024 * 1024  # copied from a resident by one job
 BATCH_BYTES = 4 * 1024 * 1024  # of plaintext, opened by one job
 VECTORS_MAX = 512  # below IOV_MAX
@@ -154,9 +156,13 @@ class _Reading:
             for copies in _jobs(self._copies):
                 await run(pool, self._copy, copies)
 
+        fetches = plan_fetches(self._manifest, self._places)
+        large = [fetch for fetch in fetches if fetch.size_bytes > SMALL_FETCH_BYTES_MAX]
+        small = [fetch for fetch in fetches if fetch.size_bytes <= SMALL_FETCH_BYTES_MAX]
         async with task_group() as group:
             group.create_task(copy())
-            await for_each(plan_fetches(self._manifest, self._places), fetch_and_open, limit=FETCH_COUNT_MAX)
+            group.create_task(for_each(large, fetch_and_open, limit=FETCH_COUNT_MAX))
+            await for_each(small, fetch_and_open, limit=SMALL_FETCH_COUNT_MAX)
 
     def _stored_at(self, index: int) -> tuple[PackRef, int]:
         chunk = self._manifest.chunks[index]

@@ -109,6 +109,7 @@ def _serve(client: Any, ref: str, number: int, connection: socket.socket) -> Non
     from torpor.apps.sdk.sockets import Socket  # noqa: PLC0415 - not needed for --help
 
     with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small answers wait 40 ms for each other
         try:
             with Socket.open(client.access, f"{ref}/ports/{number}") as far:
                 feeding = threading.Thread(target=_feed, args=(connection, far), daemon=True)
