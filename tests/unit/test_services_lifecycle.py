@@ -9,8 +9,17 @@ import pytest
 
 from torpor.adapters.host.memory import SetMemory
 from torpor.adapters.objects.memory import MemoryObjects
-from torpor.domain.errors import Conflict, EngineError, InvalidArgument, QuotaExceeded, Unavailable, Unsupported
+from torpor.domain.errors import (
+    Conflict,
+    EngineError,
+    InvalidArgument,
+    NotFound,
+    QuotaExceeded,
+    Unavailable,
+    Unsupported,
+)
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
+from torpor.domain.lifecycle import Pause
 from torpor.domain.session import DeadlineAction, OnResume, Persistence, Policy, Status
 from torpor.services.requests import ClockChange, CreateRequest, ForkRequest, Outcome, Tier
 from torpor.testing.node import FakeMachine, open_fake
@@ -96,6 +105,31 @@ async def test_forks_are_all_made_or_none(node, machine):
         await node.services.forks.fork(TENANT, "day", ForkRequest(count=1))
     assert [session.name for session in (await node.sessions.page(TENANT)).sessions] == ["day"]
     assert set(machine.host.instances) <= node.pool.instances()
+
+
+async def test_a_fork_whose_source_is_deleted_meanwhile_says_so_and_leaves_nothing(node, monkeypatch):
+    await node.sessions.create(TENANT, CreateRequest(name="day"))
+    fork = type(node.store).fork
+
+    async def fork_late(store, request):
+        await node.sessions.delete(TENANT, request.source.subject)
+        return await fork(store, request)
+
+    monkeypatch.setattr(type(node.store), "fork", fork_late)
+    with pytest.raises(NotFound, match="no session"):
+        await node.services.forks.fork(TENANT, "day", ForkRequest(names=("night",)))
+    assert (await node.sessions.page(TENANT)).sessions == ()
+
+
+async def test_a_capture_that_a_dead_server_left_undone_is_told_as_a_failure_of_the_moment(node):
+    session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
+    await node.services.records.apply(TENANT, session.id, Pause())  # and then nothing: as if the server had died
+    runtime = node.services.runtimes.of(session.id)
+    live, runtime.live = runtime.live, None
+    await live.guest.close()
+    await node.services.reconciler.run()
+    after = await node.sessions.get(TENANT, "day")
+    assert (after.status, after.last_error_code) == (Status.RUNNING, Unavailable.code)
 
 
 @pytest.mark.parametrize(

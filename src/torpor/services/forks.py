@@ -21,7 +21,7 @@ from torpor.ports.keys import KeyStore
 from torpor.services.births import bear
 from torpor.services.checks import check_fork, name_taken
 from torpor.services.driver import Driver, session_meta
-from torpor.services.records import Records
+from torpor.services.records import Records, conflict
 from torpor.services.requests import ForkRequest, Resumption
 from torpor.services.sessions import Sessions
 from torpor.store.forking import ForkRequest as StoreForkRequest
@@ -78,8 +78,18 @@ class Forks:
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if failed:
             await asyncio.gather(*(self._sessions.delete(tenant, session.id) for session, _ in made))
+            await self._check_still_there(source)
             raise failed[0]
         return tuple(made)
+
+    async def _check_still_there(self, source: Session) -> None:
+        """A source that is deleted meanwhile takes its key and objects with it: that is what there is to say then.
+
+        Raises: NotFound, Conflict.
+        """
+        now = await self._sessions.get(source.tenant, source.id)
+        if now.status is Status.DELETING:
+            raise conflict(now, "deleted_while_forked")
 
     async def _fork(self, source: Session, snapshot: SnapshotRecord, name: str | None, request: ForkRequest) -> Forked:
         # The record first: what a crash leaves of the fork has an owner who will be erased.

@@ -159,7 +159,7 @@ class Reconciler:
         return Live(session.instance, engine, guest, session.generation)
 
     async def _fail(self, session: Session, reason: str) -> None:
-        report = OperationFailed(session.generation, session.operation, reason)
+        report = OperationFailed(session.generation, session.operation, reason, Unavailable.code)
         try:
             await self._records.apply(session.tenant, session.id, report)
         except Conflict as error:
