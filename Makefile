@@ -14,6 +14,10 @@ HOME_OF_DEVELOPMENT := $(CURDIR)/.cache/home
 ENGINE_EVENTS := $(CURDIR)/.cache/engine-events
 WITH_HOME := env -u TORPOR_API_URL -u TORPOR_API_KEY TORPOR_HOME=$(HOME_OF_DEVELOPMENT)
 BENCH_FLAGS ?= --json
+# Compiled modules are kept, whatever the shell says, and beside the sources none; numpy needs no threads of its own:
+# together half of what a run of many short processes takes.
+PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/pycache OPENBLAS_NUM_THREADS=1 \
+    $(BIN)/python -m pytest
 
 .PHONY: help demo test test-long check gates setup setup-check undo regen bench soak lock python
 
@@ -25,14 +29,14 @@ demo: setup ## set everything up, then play an agent's day on real data
 
 test: setup gates ## everything, the real engine included; this is the CI
 	@rm -f $(ENGINE_EVENTS)
-	@TORPOR_SEEDS=500 $(BIN)/python -m pytest -m "not engine" -n 2
+	@TORPOR_SEEDS=500 $(PYTEST) -m "not engine" -n 2 --dist worksteal
 	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest -m "engine and not long"
 
 test-long: setup ## templates and real workloads built from downloaded packages, on the real engine; 10 minutes more
 	@$(BIN)/python -m pytest -m "engine and long"
 
 check: setup-check gates ## its fast part: no root, no engine, two minutes
-	@$(BIN)/python -m pytest -m "not engine and not slow" -n 2
+	@TORPOR_CHECK=1 $(PYTEST) -m "not engine and not slow" -n 2 --dist worksteal
 
 setup: python ## all set-up: system packages, .venv, engine, template
 	@$(PYTHON) setup/run.py engine

@@ -44,7 +44,7 @@ async def test_parts_come_back_as_they_were(bench):
 
 
 async def test_new_bytes_are_all_that_was_written(bench, objects):
-    stored = await bench.write({"pages.img": noise(40 << 20)})
+    stored = await bench.write({"pages.img": noise(33 << 20)})
     sizes = [info.size_bytes async for info in objects.list("")]
     assert stored.new_bytes == sum(sizes)
     assert len(await keys_of(objects, "v0/default/session/packs/")) == 3
@@ -52,11 +52,11 @@ async def test_new_bytes_are_all_that_was_written(bench, objects):
 
 
 async def test_zeros_cost_nothing_and_come_back_as_holes(bench, tmp_path):
-    stored = await bench.write({"pages.img": bytes(64 << 20) + noise(PAGE) + bytes(64 << 20)})
+    stored = await bench.write({"pages.img": bytes(16 << 20) + noise(PAGE) + bytes(16 << 20)})
     assert (stored.new_chunk_count, stored.new_bytes < 10_000) == (1, True)
     report = await bench.store.read(stored.ref, tmp_path / "back")
     status = os.stat(report.files["pages.img"])
-    assert status.st_size == (128 << 20) + PAGE
+    assert status.st_size == (32 << 20) + PAGE
     assert status.st_blocks * 512 <= 64 * 1024
     await bench.assert_clean()
 

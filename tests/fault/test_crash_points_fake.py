@@ -24,7 +24,17 @@ _spec.loader.exec_module(dying_servers)
 
 # The second time that a point is reached another operation is under way, or another object has gone.
 LATER = ("UPLOAD_PACK:2", "COMMIT_HEAD:2", "COMMIT_RECORD:3", "RESUME_RECORDED:4", "DELETE_OBJECT:2", "GC_OBJECT:2")
-CRASHES = (*(point.name for point in CrashPoint), *LATER)
+# One of each way: a pause, its commit, a resume, a fork, a removal, a collection of garbage, a birth.
+QUICK = frozenset(
+    {
+        *("CAPTURE_CHECKPOINTED", "UPLOAD_PACK", "COMMIT_HEAD", "COMMIT_RECORD", "RESUME_RESTORED"),
+        *("FORK_STORED", "DELETE_KEY_DESTROYED", "GC_OBJECT", "CREATE_KEY_MADE"),
+    }
+)
+CRASHES = [
+    crash if crash in QUICK else pytest.param(crash, marks=pytest.mark.slow)
+    for crash in (*(point.name for point in CrashPoint), *LATER)
+]
 
 
 class Dying:

@@ -17,8 +17,11 @@ from torpor.adapters.objects.memory import MemoryObjects
 from torpor.domain.errors import StaleRevision, StorageFull, Unavailable
 from torpor.testing.store import StoreBench
 
-IMAGE = random.Random(1).randbytes(20 << 20)  # two packs
-CHANGED = random.Random(2).randbytes(20 << 20)
+IMAGE = random.Random(1).randbytes(17 << 20)  # two packs
+CHANGED = random.Random(2).randbytes(17 << 20)
+
+# Between the first pack and the pointer; each costs a second.
+ALSO_KILLED = (("after", 1), ("after", 2), ("before", 3), ("before", 4))
 
 # A writer that kills itself at its n-th change of the object store, before or after the change.
 WRITER = textwrap.dedent(
@@ -75,7 +78,12 @@ async def disk(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("when", "count"), [("before", 1), ("after", 1), ("after", 2), ("before", 3), ("after", 3), ("before", 4)]
+    ("when", "count"),
+    [
+        ("before", 1),
+        ("after", 3),
+        *(pytest.param(*killed, marks=pytest.mark.slow) for killed in ALSO_KILLED),
+    ],
 )
 async def test_a_writer_killed_before_the_pointer_leaves_the_old_head_and_a_clean_store(disk, when, count):
     bench, first = disk

@@ -114,7 +114,7 @@ class World:
         await self.supervisor.settle()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2, deadline=None)
 @given(STEPS)
 def test_memory_is_never_promised_twice_and_every_waiter_ends(steps):
     async def history() -> None:
@@ -130,7 +130,7 @@ def test_memory_is_never_promised_twice_and_every_waiter_ends(steps):
     asyncio.run(history())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2, deadline=None)
 @given(
     st.integers(MOST // 2 + 1, MOST), st.lists(st.tuples(TENANTS, st.integers(1, MOST // 2)), min_size=1, max_size=40)
 )
@@ -161,7 +161,7 @@ def _rank(world: World, placement: Placement) -> int:
     return world.admitted.index(placement) if placement in world.admitted else len(world.admitted)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2, deadline=None)
 @given(st.lists(TENANTS, min_size=1, max_size=12))
 def test_tenants_that_all_want_everything_are_served_in_turns(tenants):
     async def history() -> None:

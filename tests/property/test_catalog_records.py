@@ -88,7 +88,7 @@ TEMPLATES = st.builds(
 )
 
 
-@settings(max_examples=40)  # 28 fields each: wide, so few are enough
+@settings(max_examples=settings.default.max_examples // 2)  # 28 fields each: wide, so few are enough
 @given(SESSIONS)
 def test_every_session_comes_back_equal(record: Session) -> None:
     assert session_for_row(row_for_session(record)) == record
@@ -99,7 +99,7 @@ def test_every_template_comes_back_equal(record: TemplateRecord) -> None:
     assert template_for_row(row_for_template(record)) == record
 
 
-@settings(max_examples=40)  # 28 fields each: wide, so few are enough
+@settings(max_examples=settings.default.max_examples // 2)  # 28 fields each: wide, so few are enough
 @given(SESSIONS)
 def test_a_field_stands_in_a_column_or_in_the_document_and_never_in_both(record: Session) -> None:
     row = row_for_session(record)

@@ -165,7 +165,7 @@ def test_a_clock_that_jumps_never_makes_compute_seconds_negative(steps: list[Ste
         assert_coherent(record)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.sampled_from(Status), STEPS, st.integers(0, 3), st.integers(0, 3), st.none() | st.integers(0, 12))
 def test_decide_answers_anything_about_any_record(
     status: Status, step: Step, generation: int, operation: int, sequence: int | None

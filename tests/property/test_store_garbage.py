@@ -224,6 +224,9 @@ class CollectingObjects(MemoryObjects):
 
 
 GarbageHistories.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=settings.default.max_examples // 4,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestGarbageHistories = GarbageHistories.TestCase

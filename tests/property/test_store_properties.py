@@ -19,7 +19,9 @@ from torpor.store.layout import manifest_key
 from torpor.testing.store import StoreBench
 
 PAGE = 4096
-SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(
+    max_examples=settings.default.max_examples // 4, deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 @st.composite
@@ -257,6 +259,9 @@ class StoreHistories(RuleBasedStateMachine):
 
 
 StoreHistories.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=settings.default.max_examples // 6,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestStoreHistories = StoreHistories.TestCase

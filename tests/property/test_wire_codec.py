@@ -240,7 +240,7 @@ def test_a_control_payload_is_an_object_or_a_bad_message(payload):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(-10, 2 * WINDOW_BYTES)), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 def test_a_window_is_never_overdrawn_whatever_is_acknowledged(steps):
     window, sent, acknowledged = SendWindow(), 0, 0
     for is_send, number in steps:

@@ -19,7 +19,7 @@ from torpor.testing.world.witness import Violation
 from torpor.testing.world.world import World
 
 SEEDS_COUNT = int(os.environ.get("TORPOR_SEEDS", "2000"))
-SHARES_COUNT = 8  # tests that may run at once
+SHARES_COUNT = 20  # tests that may run at once, each of some seconds
 MUTANT_SEEDS_MAX = 400
 # Histories that broke without one safeguard or another: tried first, since most of the rest shows nothing.
 TELLING = (0, 1, 2, 11, 13, 72)

@@ -7,67 +7,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import httpx
 import pytest
+from forked_server import ServerProcess
 
 from torpor.apps.api.ownership import Stopped, owned, running, start_ticks, stop
 from torpor.apps.client import Client
 from torpor.apps.config import Config
 from torpor.domain.errors import Conflict, InvalidArgument, Unauthenticated, Unavailable
 
-HERE = Path(__file__).resolve().parent
 KEY = "a-key-of-more-than-20-characters"
-
-# The real server over the backend in memory; its first line says how it went.
-SERVER = """
-import asyncio, contextlib, json, sys
-from memory_backend import MemoryBackend
-from torpor.adapters.clock.system import SystemClock
-from torpor.apps.api.serve import serve
-from torpor.apps.cli.logs import configure_logs
-from torpor.apps.config import Config
-from torpor.domain.errors import TorporError
-
-configure_logs()
-
-@contextlib.asynccontextmanager
-async def open_memory(config):
-    yield MemoryBackend()
-    print("closed", flush=True)
-
-config = Config.read({}, home=sys.argv[1])
-started = lambda url: print(json.dumps({"url": url}), flush=True)
-try:
-    asyncio.run(serve(config, open_memory, host=sys.argv[2], port=int(sys.argv[3]), clock=SystemClock(),
-                      on_ready=started))
-except TorporError as error:
-    print(json.dumps({"code": error.code, "message": error.message, "details": error.details}), flush=True)
-"""
-
-
-class Process:
-    def __init__(self, home: Path, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(home), host, str(port)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(HERE)},
-        )
-        line = self.popen.stdout.readline()
-        if not line.startswith(b"{"):
-            self.popen.kill()
-            pytest.fail(f"the server said {line + self.end()!r}")
-        self.said = json.loads(line)
-
-    def end(self) -> bytes:
-        """Its last words, once it has ended."""
-        rest, _ = self.popen.communicate(timeout=60)
-        return rest
 
 
 @pytest.fixture
@@ -77,50 +29,50 @@ def config(tmp_path):
 
 @pytest.fixture
 def server(config):
-    process = Process(config.home)
+    process = ServerProcess(config.home)
     yield process
-    process.popen.kill()
+    process.kill()
     process.end()
 
 
 def test_a_server_answers_says_where_it_is_and_stops_when_asked(config, server):
     record = running(config)
-    assert (record.pid, record.url) == (server.popen.pid, server.said["url"])
+    assert (record.pid, record.url) == (server.pid, server.said["url"])
     with Client.of(Config.read({}, home=str(config.home))) as client:
         assert client.health()["status"] == "ok"
         assert list(client.sessions()) == []
-    assert stop(config) == (Stopped.STOPPED, server.popen.pid)
+    assert stop(config) == (Stopped.STOPPED, server.pid)
     assert server.end() == b"closed\n"
-    assert server.popen.returncode == 0
+    assert server.exit_code == 0
     assert not config.server_file.exists()
     assert stop(config) == (Stopped.ABSENT, None)
 
 
 def test_a_second_server_on_one_home_is_told_of_the_first(config, server):
-    second = Process(config.home)
+    second = ServerProcess(config.home)
     second.end()
     assert (second.said["code"], second.said["details"]["reason"]) == ("conflict", "home_in_use")
-    assert second.said["details"]["pid"] == server.popen.pid
+    assert second.said["details"]["pid"] == server.pid
     assert server.said["url"] in second.said["message"]
     assert httpx.get(f"{server.said['url']}/v1/health").status_code == 200
 
 
 def test_a_killed_server_leaves_a_home_that_the_next_one_takes_over(config, server):
-    server.popen.kill()
+    server.kill()
     server.end()
     assert running(config) is None
     assert config.server_file.exists()
     port = httpx.URL(server.said["url"]).port
-    successor = Process(config.home, port=port)
+    successor = ServerProcess(config.home, port=port)
     assert successor.said == {"url": server.said["url"]}
-    successor.popen.send_signal(signal.SIGINT)
+    successor.send_signal(signal.SIGINT)
     assert successor.end() == b"closed\n"
 
 
 def test_stopping_a_server_that_died_says_so_and_cleans_up(config, server):
-    server.popen.kill()
+    server.kill()
     server.end()
-    assert stop(config) == (Stopped.DEAD, server.popen.pid)
+    assert stop(config) == (Stopped.DEAD, server.pid)
     assert not config.server_file.exists()
 
 
@@ -139,16 +91,16 @@ def test_a_process_that_only_has_the_pid_of_the_server_is_not_stopped(config):
 
 def test_a_port_that_is_taken_is_named(config, server):
     port = httpx.URL(server.said["url"]).port
-    second = Process(config.home.parent / "other", port=port)
+    second = ServerProcess(config.home.parent / "other", port=port)
     second.end()
     assert (second.said["code"], second.said["details"]) == ("conflict", {"reason": "port_in_use", "port": port})
 
 
 def test_an_open_address_is_refused_on_a_first_start_and_taken_once_the_key_is_known(config):
-    first = Process(config.home, host="0.0.0.0")
+    first = ServerProcess(config.home, host="0.0.0.0")
     first.end()
     assert (first.said["code"], first.said["details"]) == ("invalid_argument", {"field": "host"})
-    second = Process(config.home, host="0.0.0.0")
+    second = ServerProcess(config.home, host="0.0.0.0")
     assert second.said["url"].startswith("http://127.0.0.1:")
     assert stop(config)[0] is Stopped.STOPPED
     second.end()
@@ -172,7 +124,7 @@ def test_a_home_that_cannot_be_written_is_unavailable(tmp_path):
 def test_a_burst_in_flight_when_the_server_stops_is_told_so(config, server):
     def terminate(stream, piece):
         assert (stream, piece) == ("stdout", b"started\n")
-        server.popen.terminate()
+        server.send_signal(signal.SIGTERM)
 
     with Client.of(Config.read({}, home=str(config.home))) as client:
         client.create(name="one")

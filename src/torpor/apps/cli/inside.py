@@ -103,6 +103,8 @@ def _listening(number: int) -> Any:  # noqa: ANN401 - a context manager of a soc
             raise InvalidArgument(
                 f"cannot listen on 127.0.0.1:{number}: {error.strerror}; choose another with --local", field="local"
             ) from error
+        # Every connection has it from here: else small answers wait 40 ms for each other.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.listen()
         yield listener
 

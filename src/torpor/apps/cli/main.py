@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     try:
-        code = app(args=given, prog_name="torpor", standalone_mode=False)
+        code = _command()(args=given, prog_name="torpor", standalone_mode=False)
     except TorporError as error:
         screen.report(error, as_json=as_json)
         return exits.exit_code(error)
@@ -112,6 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen.report(TorporError(f"cannot finish: {error}"), as_json=as_json)
         return exits.REFUSED
     return code if isinstance(code, int) else exits.OK
+
+
+@cache
+def _command() -> Any:  # noqa: ANN401 - as UsageError: typer brings a click of its own
+    """Every command and option: made once in a process, since it takes as long as most commands."""
+    return typer.main.get_command(app)
 
 
 def _report_usage(error: Any, *, as_json: bool) -> None:  # noqa: ANN401 - see UsageError

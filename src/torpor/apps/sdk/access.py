@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -28,3 +29,7 @@ class Access:
     def headers(self) -> dict[str, str]:
         """Of every request."""
         return {"authorization": f"Bearer {self.key}"}
+
+    def trusted(self) -> ssl.SSLContext | bool:
+        """Whose certificates are: without TLS nobody's, since to read all of them takes longer than most calls."""
+        return True if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -25,6 +25,7 @@ class AsyncTransport:
             headers=access.headers(),
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
+            verify=access.trusted(),
         )
 
     async def close(self) -> None:

@@ -26,6 +26,7 @@ class Transport:
             headers=access.headers(),
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
+            verify=access.trusted(),
         )
 
     def close(self) -> None:
