@@ -18,6 +18,7 @@ from torpor.domain.ids import InstanceId, SessionId, id_from_entropy, is_id
 from torpor.domain.session import Durability, Limits, Session, SnapshotRecord, Status
 from torpor.ports.catalog import Page, TemplateRecord
 from torpor.ports.guest import BurstResult, Cause, CodeError, Output, StreamKind
+from torpor.services.checks import check_create, check_fork
 from torpor.services.requests import Burst, CreateRequest, Resumption
 
 NOW_S = 1_790_000_000.0
@@ -60,6 +61,7 @@ class MemoryBackend:
         self.host = None
 
     async def create(self, tenant, request):
+        check_create(request)
         if request.template != "data":
             raise NotFound(f"no template {request.template!r}; known: data", template=request.template)
         if any(request.name and session.name == request.name for session in self.sessions.values()):
@@ -133,6 +135,7 @@ class MemoryBackend:
         return self._store(session, snapshot=taken)
 
     async def fork(self, tenant, ref, request):
+        check_fork(request)
         source = await self.snapshot(tenant, ref)
         copies = []
         for name in request.names or (None,) * request.count:

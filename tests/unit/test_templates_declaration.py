@@ -8,7 +8,7 @@ import pytest
 
 from torpor.adapters.templates import parse_declaration, read_declaration
 from torpor.adapters.templates.declaration import line_of
-from torpor.domain.errors import InvalidArgument
+from torpor.domain.errors import InvalidArgument, NotFound
 from torpor.domain.session import Limits
 
 WHOLE = """
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_toml_names_the_line():
 def test_a_name_is_wanted_and_a_file_that_is_not_there_is_told(tmp_path):
     with pytest.raises(InvalidArgument, match="name"):
         parsed("packages = []")
-    with pytest.raises(InvalidArgument, match="No such file"):
+    with pytest.raises(NotFound, match="no such file"):
         read_declaration(tmp_path / "absent.toml")
 
 

@@ -291,11 +291,20 @@ def _home(settings: Settings) -> Path:
 
 
 def _checked_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not _is_url(url):
         raise InvalidArgument(
             f"cannot use {url!r} as TORPOR_API_URL: write http://HOST:PORT, for instance "
             f"http://{DEFAULT_HOST}:{DEFAULT_PORT}",
             field="api_url",
         )
     return url.rstrip("/")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:  # a port above 65535, half a bracket
+        return False
+    plain = text.isascii() and text.isprintable() and " " not in text
+    return plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and port != 0

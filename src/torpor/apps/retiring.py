@@ -47,7 +47,7 @@ async def retire_build(config: Config, name: str, *, agreed: bool) -> JSON:
     build = next((each for each in installed if each.build == name), None)
     if build is None:
         known = ", ".join(each.build for each in installed) or "none"
-        raise NotFound(f"cannot retire {name}: installed are {known}", build=name)
+        raise NotFound(f"cannot retire {name!r}: installed are {known}", build=name)
     with owned(config):
         async with _opened(config) as builds:
             use = await builds.check_retirable(name, tuple(each.build for each in installed), agreed=agreed)

@@ -17,6 +17,7 @@ def check_create(request: CreateRequest) -> None:
     """Raises: InvalidArgument, Unsupported."""
     if request.name is not None:
         parse_name(request.name, field="name")
+    _check_text("template", request.template)
     check_policy(request.policy, request.ttl_s)
     for field, entries in (("metadata", request.metadata), ("env", request.env)):
         check_entries(field, entries)
@@ -28,7 +29,9 @@ def check_fork(request: ForkRequest) -> None:
         raise InvalidArgument(f"cannot make {request.count} forks: ask for 1 to {FORKS_MAX}", field="count")
     for name in request.names:
         parse_name(name, field="names")
-    if request.names and (len(request.names) != request.count or len(set(request.names)) != request.count):
+    if twice := sorted({name for name in request.names if request.names.count(name) > 1}):
+        raise InvalidArgument(f"cannot name two forks {twice[0]!r}: give each another name", field="names")
+    if request.names and len(request.names) != request.count:
         raise InvalidArgument(
             f"cannot name {request.count} forks with {len(request.names)} names: give none, or one for each",
             field="names",
@@ -69,6 +72,15 @@ def check_entries(field: str, entries: Mapping[str, str]) -> None:
                 f"at most {VALUE_CHARACTERS_MAX} characters together",
                 field=field,
             )
+        _check_text(field, key + value)
+
+
+def _check_text(field: str, text: str) -> None:
+    """Raises: InvalidArgument for half a character, which JSON can say and neither catalog nor answer can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"cannot take {field} {text[:60]!r}: it is not UTF-8", field=field) from error
 
 
 def name_taken(name: str) -> Conflict:

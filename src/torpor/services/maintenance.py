@@ -16,6 +16,7 @@ from torpor.ports.catalog import Catalog
 from torpor.ports.clock import Clock
 from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
+from torpor.services.checks import name_taken
 from torpor.services.rebuild import Rebuilt, rebuild_catalog, session_of
 from torpor.services.templates import PUBLIC_TENANT
 from torpor.store.garbage import GRACE_S, KEEP_COUNT
@@ -108,7 +109,7 @@ class Maintenance:
         if name is not None:
             parse_name(name, field="name")
             if await self._catalog.find(tenant, name) is not None:
-                raise Conflict(f"cannot import as {name}: a session has that name", reason="name_taken", name=name)
+                raise name_taken(name)
         session = SessionId(id_from_entropy(self._entropy.bytes(20)))
 
         async def admit(exported: Exported) -> ImportRequest:

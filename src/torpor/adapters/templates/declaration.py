@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torpor.adapters.templates.spec import FileSpec, ReadyCheck, TemplateSpec, base_env
-from torpor.domain.errors import InvalidArgument
+from torpor.domain.errors import InvalidArgument, NotFound
 from torpor.domain.session import Limits
 
 T = TypeVar("T")
@@ -27,11 +27,17 @@ _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_-]+|\"[^\"]*\")\s*=")
 
 
 def read_declaration(path: Path) -> TemplateSpec:
-    """The spec in the file. Raises: InvalidArgument with ``details["field"]`` and, where it is known, ``["line"]``."""
+    """The spec in the file. Raises: NotFound; InvalidArgument, ``details`` with field and, if known, line."""
     try:
         data = path.read_bytes()
+    except FileNotFoundError:
+        raise NotFound(
+            f"cannot read {str(path)!r}: there is no such file; name a file that declares a template, or a built-in "
+            "template",
+            field="file",
+        ) from None
     except OSError as error:
-        raise InvalidArgument(f"cannot read {path}: {error.strerror}", field="file") from error
+        raise InvalidArgument(f"cannot read {str(path)!r}: {error.strerror}", field="file") from error
     if len(data) > _DECLARATION_BYTES_MAX:
         raise InvalidArgument(f"cannot read {path}: a declaration has at most 1 MiB", field="file")
     try:

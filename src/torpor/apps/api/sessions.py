@@ -76,8 +76,9 @@ async def _check_limits(here: Context, tenant: TenantId, asked: schema.CreateBod
             has = template.shape.get(name)
             if template.name == asked.template and has != value:
                 raise Unsupported(
-                    f"cannot create with {name} {value:g}: template {template.name} was captured with {has}, and a "
-                    "session has its template's limits; build a template with those that you need",
+                    f"cannot create with {name} {value:.15g}: a session has its template's limits, and {template.name} "
+                    f"was captured with {has}; leave {name} out, or build a template whose [limits] say what you need "
+                    "(docs/templates.md)",
                     field=name,
                     offered=has,
                 )

@@ -82,7 +82,7 @@ async def import_session(
     try:
         return here.seen(await here.backend.maintenance.import_session(tenant, pieces, given, name=name))
     except Corrupt as error:  # what was sent is damaged, nothing of ours
-        raise InvalidArgument(f"{error.message}; export it again", field="body") from error
+        raise InvalidArgument(f"{error.message}; copy it again, or export it again", field="body") from error
 
 
 def _passphrase(sent: str) -> str:

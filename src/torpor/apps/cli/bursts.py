@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torpor.apps.cli import exits, screen
+from torpor.apps.cli import exits, screen, streams
 from torpor.apps.cli.options import AsJson, Ref, Timeout, connected, examples, limit_s, pairs
 from torpor.domain.errors import InvalidArgument, TorporError
 
@@ -62,7 +62,7 @@ def code(
 
     Exit code 1 and the traceback on stderr if it raised. Ctrl-C interrupts the code, a second one leaves it running.
     """
-    text = sys.stdin.buffer.read().decode() if source == "-" else source
+    text = _piped_source() if source == "-" else source
     with connected(context) as client:
         output = Display(ref, as_json=as_json)
         with _interrupting(lambda: client.interrupt(ref, context=in_context)) as interrupted, output.open():
@@ -157,9 +157,7 @@ class Display:
         elif self._as_json:
             self._kept[stream] += data
         else:
-            target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
-            target.write(data)
-            target.flush()
+            streams.put(data, at_once=True) if stream == "stdout" else streams.tell(data)
 
     def finish(self, outcome: dict[str, Any]) -> None:
         """What is told once the burst has ended."""
@@ -170,8 +168,8 @@ class Display:
         if outcome["result"] is not None:
             screen.say(str(outcome["result"].get("text/plain", "")))
         if outcome["error"] is not None:
-            sys.stdout.flush()
-            sys.stderr.write(outcome["error"]["traceback"].rstrip("\n") + "\n")
+            streams.finish()
+            streams.tell(outcome["error"]["traceback"].rstrip("\n") + "\n")
         if outcome["dropped_bytes"]:
             screen.note(f"{screen.size(outcome['dropped_bytes'])} of output were dropped: the buffer was full")
         if outcome["timed_out"]:
@@ -181,8 +179,7 @@ class Display:
         if self._as_json:
             self._displays.append(bundle)
         elif "text/plain" in bundle:
-            screen.say(str(bundle["text/plain"]))
-            sys.stdout.flush()
+            streams.put(f"{bundle['text/plain']}\n", at_once=True)
 
     def _kept_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -219,10 +216,19 @@ def _interrupting(interrupt: Callable[[], None]) -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
+def _piped_source() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except OSError as error:
+        raise streams.stdin_failure(error) from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"cannot run what came from stdin: it is not UTF-8 at byte {error.start}", field="CODE"
+        ) from error
+
+
 def piped_stdin() -> bytes:
     """All of stdin if it is a pipe, file or socket. Raises: InvalidArgument above ``STDIN_BYTES_MAX``."""
-    if sys.stdin is None or sys.stdin.closed:
-        return b""
     kind = os.fstat(sys.stdin.fileno()).st_mode
     if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
         return b""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 import sys
@@ -13,9 +15,9 @@ from typing import Annotated
 
 import typer
 
-from torpor.apps.cli import screen
+from torpor.apps.cli import screen, streams
 from torpor.apps.cli.options import AsJson, connected, examples
-from torpor.domain.errors import InvalidArgument, NotFound
+from torpor.domain.errors import InvalidArgument, NotFound, StorageFull
 
 PIECE_BYTES = 256 * 1024
 DEFAULT_MODE = 0o644
@@ -81,7 +83,11 @@ def _upload(context: typer.Context, source: str, target: Place, *, as_json: bool
         if source == "-":
             raise InvalidArgument(f"cannot write stdin to {path}: name the file, for instance {path}x", field="DST")
         path += Path(source).name
-    pieces, mode = local_pieces(source)
+    pieces, mode = local_pieces(
+        source,
+        absent="write ID:path for one in a session",
+        folder=f"pipe a tar: `tar c {source} | torpor exec ID -- tar x -C /data`",
+    )
     with connected(context) as client, screen.counting(f"copying to {target.ref}", quiet=as_json) as counted:
         written = client.write_file(target.ref, path, counted(pieces), mode=mode)
     if as_json:
@@ -113,67 +119,92 @@ def _download(context: typer.Context, source: Place, target: str, *, as_json: bo
         screen.say(f"{into}  {screen.size(size_bytes)}")
 
 
-def local_pieces(source: str) -> tuple[Iterator[bytes], int]:
-    """A file here, or stdin for ``-``: its pieces and its mode. Raises: NotFound, InvalidArgument."""
+def local_pieces(source: str, *, absent: str, folder: str) -> tuple[Iterator[bytes], int]:
+    """A file here, or stdin for ``-``: its pieces and its mode. Raises: NotFound, InvalidArgument.
+
+    ``absent``, ``folder``: what to do if there is no such file, or it is a folder.
+    """
     if source == "-":
-        return _pieces(sys.stdin.fileno()), DEFAULT_MODE
+        try:
+            status = os.fstat(sys.stdin.fileno())
+            os.read(sys.stdin.fileno(), 0)  # fails now if it is closed, before anything is asked of the server
+        except OSError as error:
+            raise streams.stdin_failure(error) from error
+        return _pieces(sys.stdin.fileno(), "stdin"), DEFAULT_MODE
     try:
-        status = Path(source).stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise InvalidArgument(
-                f"cannot copy {source}: it is a folder; pipe a tar: "
-                f"`tar c {source} | torpor exec ID -- tar x -C /data`",
-                field="SRC",
-            )
         handle = os.open(source, os.O_RDONLY)
+        status = os.fstat(handle)
     except FileNotFoundError:
-        raise NotFound(
-            f"cannot copy {source}: there is no such file here; write ID:path for one in a session"
-        ) from None
+        raise NotFound(f"cannot read {source!r}: there is no such file here; {absent}") from None
     except OSError as error:
-        raise InvalidArgument(f"cannot read {source}: {error.strerror}", field="SRC") from error
-    return _closing(handle), stat.S_IMODE(status.st_mode) & 0o777
+        raise InvalidArgument(f"cannot read {source!r}: {error.strerror}", field="SRC") from error
+    if stat.S_ISDIR(status.st_mode):
+        os.close(handle)
+        raise InvalidArgument(f"cannot read {source!r}: it is a folder; {folder}", field="SRC")
+    return _closing(handle, source), stat.S_IMODE(status.st_mode) & 0o777
 
 
-def _closing(handle: int) -> Iterator[bytes]:
+def _closing(handle: int, name: str) -> Iterator[bytes]:
     try:
-        yield from _pieces(handle)
+        yield from _pieces(handle, name)
     finally:
         os.close(handle)
 
 
-def _pieces(handle: int) -> Iterator[bytes]:
-    while piece := os.read(handle, PIECE_BYTES):
-        yield piece
+def _pieces(handle: int, name: str) -> Iterator[bytes]:
+    try:
+        while piece := os.read(handle, PIECE_BYTES):
+            yield piece
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {name!r} to its end: {error.strerror}", field="SRC") from error
 
 
 def write_stdout(pieces: Iterable[bytes]) -> int:
     """All of it; the number of bytes."""
     size_bytes = 0
     for piece in pieces:
-        sys.stdout.buffer.write(piece)
+        streams.put(piece)
         size_bytes += len(piece)
-    sys.stdout.buffer.flush()
+    streams.finish()
     return size_bytes
 
 
 def write_local(target: Path, pieces: Iterable[bytes]) -> int:
     """Beside the target, then over it: a copy that breaks off leaves what was there. Devices are written directly."""
-    if target.exists() and not target.is_file():
-        with target.open("wb") as file:
-            return sum(file.write(piece) for piece in pieces)
-    try:
-        handle, scratch = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except FileNotFoundError:
-        raise NotFound(f"cannot write {target}: the folder {target.parent} does not exist here") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            size_bytes = sum(file.write(piece) for piece in pieces)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.fchmod(file.fileno(), target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~umask)
-        Path(scratch).replace(target)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    with _writing(target):
+        if target.exists() and not target.is_file():
+            with target.open("wb") as device:
+                return sum(device.write(piece) for piece in pieces)
+        handle, scratch = tempfile.mkstemp(prefix=".torpor-", dir=target.parent)  # a long name has no room for more
+        try:
+            with os.fdopen(handle, "wb") as file:
+                size_bytes = sum(file.write(piece) for piece in pieces)
+                umask = os.umask(0)
+                os.umask(umask)
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~umask)
+            Path(scratch).replace(target)
+        except BaseException:
+            Path(scratch).unlink(missing_ok=True)
+            raise
     return size_bytes
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Failures of writing here, as ours. What comes from the server has its own errors, none of which is an OSError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"cannot write {str(target)!r}: the folder {str(target.parent)!r} does not exist here"
+        ) from error
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StorageFull(
+                f"cannot write {str(target)!r}: no room left there; free some space, or choose another folder. "
+                "What was there before still is",
+                path=str(target),
+            ) from error
+        raise InvalidArgument(
+            f"cannot write {str(target)!r}: {error.strerror}; choose another place", field="DST"
+        ) from error

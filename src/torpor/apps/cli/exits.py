@@ -15,6 +15,7 @@ UNAVAILABLE = 5
 REFUSED = 6
 TIMED_OUT = 124
 INTERRUPTED = 130
+UNREAD = 141
 SIGNAL_BASE = 128
 
 MEANINGS: Mapping[int, str] = {
@@ -27,6 +28,7 @@ MEANINGS: Mapping[int, str] = {
     REFUSED: "any other error: key, limits, disk, engine, guest, damage; the message says which",
     TIMED_OUT: "the time given with --timeout ran out",
     INTERRUPTED: "Ctrl-C",
+    UNREAD: "nobody reads the output any more, as after `| head -1`",
 }
 
 _BY_CODE: Mapping[str, int] = {

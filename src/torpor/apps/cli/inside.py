@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 import threading
 from typing import Annotated, Any
 
 import typer
 
-from torpor.apps.cli import screen
+from torpor.apps.cli import screen, streams
 from torpor.apps.cli.options import AsJson, Ref, connected, examples
 from torpor.domain.errors import InvalidArgument, TorporError
 
@@ -50,7 +49,7 @@ def logs(
                 screen.note(f"{screen.size(entry['lost_bytes'])} of {entry['source']} are not kept any more")
             for line in answers.data_of(entry).decode(errors="replace").splitlines():
                 screen.say(f"{entry['at']} {entry['source']:>6} {line}")
-            sys.stdout.flush()
+            streams.finish()
 
 
 def port(
@@ -85,7 +84,7 @@ def port(
             told = {"host": "127.0.0.1", "port": here, "session": session["id"], "inside": number}
             said = f"127.0.0.1:{here} is port {number} of {screen.label(session)}"
             screen.emit(told) if as_json else screen.say(said)
-            sys.stdout.flush()
+            streams.finish()
             while True:
                 connection, _ = listener.accept()
                 threading.Thread(target=_serve, args=(client, session["id"], number, connection), daemon=True).start()

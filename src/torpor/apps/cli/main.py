@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -27,6 +26,7 @@ from torpor.apps.cli import (
     sessions,
     settings,
     store,
+    streams,
     template,
     terminal,
 )
@@ -43,6 +43,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(asked: bool) -> None:  # noqa: FBT001 - typer's form of a callback
+    """At once: no command is wanted beside it."""
+    if asked:
+        screen.say(f"torpor {__version__}")
+        raise typer.Exit
 
 
 @app.callback(
@@ -71,7 +78,9 @@ def root(
             show_default=False,
         ),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Stateful sandbox sessions that survive their waits.
 
@@ -80,9 +89,7 @@ def root(
 
     The key is $TORPOR_API_KEY, else the one in the home's api.key, which is sent to this machine only.
     """
-    if version:
-        screen.say(f"torpor {__version__}")
-        raise typer.Exit
+    del version
     context.obj = {"home": home, "api_url": api_url}
 
 
@@ -97,10 +104,16 @@ app.add_typer(settings.app, name="config")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code (``exits``). Typed errors are reported, bugs leave a traceback."""
+    streams.prepare()
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     try:
         code = _command()(args=given, prog_name="torpor", standalone_mode=False)
+        streams.finish()
+    except streams.ReaderGone:
+        return exits.UNREAD
+    except typer.Abort:  # the end of input where something was asked
+        return exits.INTERRUPTED
     except TorporError as error:
         screen.report(error, as_json=as_json)
         return exits.exit_code(error)
@@ -108,8 +121,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report_usage(error, as_json=as_json)
         return exits.USAGE
     except OSError as error:
-        if error.errno == errno.EPIPE:
-            return exits.FAILED
         screen.report(TorporError(f"cannot finish: {error}"), as_json=as_json)
         return exits.REFUSED
     return code if isinstance(code, int) else exits.OK
@@ -125,12 +136,13 @@ def _report_usage(error: Any, *, as_json: bool) -> None:  # noqa: ANN401 - see U
     context: typer.Context | None = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "torpor"
     if type(error).__name__ == "NoArgsIsHelpError" and context is not None and not as_json:
-        sys.stderr.write(context.get_help() + "\n")
+        streams.tell(context.get_help() + "\n")
         return
     remedy = f"`{where} --help` shows how"
     if "No such option" in str(error) and where == "torpor exec":
         remedy = "put `--` before the command: `torpor exec ID -- CMD`"
-    message = f"{error.format_message().rstrip('.')}; {remedy}"
+    said = error.format_message().rstrip(".").replace("Value error, ", "").replace("Input should be", "it should be")
+    message = f"{said}; {remedy}"
     screen.report(InvalidArgument(message, field="arguments"), as_json=as_json)
 
 

@@ -92,7 +92,9 @@ def import_(
     """
     from torpor.apps.sdk import calls  # noqa: PLC0415 - not needed for --help
 
-    pieces, _ = local_pieces(source)
+    pieces, _ = local_pieces(
+        source, absent="`torpor export` makes one", folder="name the file that `torpor export` made"
+    )
     passphrase = given_passphrase(passphrase_file, confirm=False)
     with connected(context) as client, screen.counting(f"importing {source}", quiet=as_json) as counted:
         session = client.send(calls.import_session(passphrase, name=name), counted(pieces))

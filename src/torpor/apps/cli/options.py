@@ -52,6 +52,15 @@ def connected(context: typer.Context) -> Iterator[Client]:
         yield client
 
 
+def name_of(text: str, *, field: str) -> str:
+    """A name for a command that works on the home itself. Raises: InvalidArgument for what is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"cannot use {text!r} as {field}: it is not UTF-8", field=field) from error
+    return text
+
+
 def limit_s(timeout: str | None) -> float | None:
     """What ``--timeout`` says. Raises: InvalidArgument."""
     return None if timeout is None else duration_s(timeout, field="timeout")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from torpor.apps.cli import streams
 from torpor.domain.errors import TorporError
 
 PATIENCE_S = 1.0  # what takes longer says so
@@ -20,31 +21,30 @@ JSON = Mapping[str, Any]
 
 def emit(value: object) -> None:
     """A result as JSON. Values JSON does not know, such as paths, as text."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    streams.put(json.dumps(value, indent=2, default=str) + "\n")
 
 
 def say(line: str) -> None:
     """A result for people."""
-    sys.stdout.write(f"{line}\n")
+    streams.put(f"{line}\n")
 
 
 def note(line: str) -> None:
     """Something worth knowing beside the result."""
-    sys.stderr.write(f"torpor: {line}\n")
-    sys.stderr.flush()
+    streams.tell(f"torpor: {line}\n")
 
 
 def report(error: TorporError, *, as_json: bool) -> None:
     """An error, with its remedy."""
     if as_json:
         said = {"code": error.code, "message": error.message, "details": error.details}
-        sys.stderr.write(json.dumps(said, default=str) + "\n")
+        streams.tell(json.dumps(said, default=str) + "\n")
         return
-    sys.stderr.write(f"torpor: {error.message}\n")
+    streams.tell(f"torpor: {error.message}\n")
     if error.code == "not_found" and "session" in error.details and "`" not in error.message:
-        sys.stderr.write("`torpor ls` lists your sessions\n")
+        streams.tell("`torpor ls` lists your sessions\n")
     if tail := error.details.get("log_tail"):
-        sys.stderr.write(f"the last lines of the log:\n{tail}\n")
+        streams.tell(f"the last lines of the log:\n{tail}\n")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -146,12 +146,10 @@ class Waiting:
             note(f"{self._what} …")
             return
         while True:
-            sys.stderr.write(f"\r\x1b[2Ktorpor: {self._what} … {waited_s:.0f} s")
-            sys.stderr.flush()
+            streams.tell(f"\r\x1b[2Ktorpor: {self._what} … {waited_s:.0f} s")
             waited_s += TICK_S
             if self._over.wait(TICK_S):
-                sys.stderr.write("\r\x1b[2K")
-                sys.stderr.flush()
+                streams.tell("\r\x1b[2K")
                 return
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torpor.apps.cli import screen
+from torpor.apps.cli import screen, streams
 from torpor.apps.cli.options import AsJson, configured, examples
 from torpor.apps.config import Config
 from torpor.domain.errors import TorporError, Unavailable
@@ -104,7 +104,7 @@ def _serve(config: Config, host: str, port: int, *, ready_fd: int | None, as_jso
         said = {"url": url, "pid": os.getpid(), "home": str(config.home)}
         if ready_fd is None:
             _tell(said, as_json=as_json)
-            sys.stdout.flush()
+            streams.finish()
         else:
             _tell_parent(ready_fd, said)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from torpor.apps.cli import clocks, exits, screen
 from torpor.apps.cli.amounts import size_bytes
 from torpor.apps.cli.options import AsJson, Ref, connected, examples, pairs
-from torpor.domain.errors import TorporError
+from torpor.domain.errors import InvalidArgument, TorporError
 from torpor.domain.session import Persistence
 
 
@@ -93,7 +94,7 @@ def create(
         "get_or_create": get_or_create,
         "metadata": pairs(metadata, option="--metadata"),
         "env": pairs(env, option="--env"),
-        **({} if cpus is None else {"cpus": cpus}),
+        **({} if cpus is None else {"cpus": _cpus(cpus)}),
         **({} if memory is None else {"memory_bytes": size_bytes(memory, field="memory")}),
         **({} if disk is None else {"disk_bytes": size_bytes(disk, field="disk")}),
         **clocks.given(durations, action=timeout_action, back=on_resume),
@@ -195,6 +196,12 @@ def remove(
     if as_json:
         screen.emit(deleted)
     return exits.exit_code(failures[0]) if failures else exits.OK
+
+
+def _cpus(count: float) -> float:
+    if not 0 < count < math.inf:
+        raise InvalidArgument(f"cannot use {count:g} as cpus: write a number above 0, for instance 2", field="cpus")
+    return count
 
 
 def _paused(session: screen.JSON) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from torpor.apps.cli import screen
-from torpor.apps.cli.options import AsJson, Ref, configured, connected, examples
+from torpor.apps.cli.options import AsJson, Ref, configured, connected, examples, name_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -92,7 +92,7 @@ def inspect(context: typer.Context, name: Template, *, as_json: AsJson = False) 
     """Show everything about a template. Works on the home itself, as root."""
     from torpor.apps.cli import local  # noqa: PLC0415 - the node's imports stay out of client commands
 
-    found = local.shelved_template(configured(context), name)
+    found = local.shelved_template(configured(context), name_of(name, field="NAME"))
     if as_json:
         screen.emit(found)
         return
@@ -105,7 +105,7 @@ def remove(context: typer.Context, name: Template, *, as_json: AsJson = False) -
     """Remove a template, with its golden snapshot and root filesystem. Refused while a session was made of it."""
     from torpor.apps.cli import local  # noqa: PLC0415 - the node's imports stay out of client commands
 
-    removed = local.remove_template(configured(context), name)
+    removed = local.remove_template(configured(context), name_of(name, field="NAME"))
     if as_json:
         screen.emit(removed)
     else:

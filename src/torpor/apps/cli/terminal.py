@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torpor.apps.cli import exits, screen
+from torpor.apps.cli import exits, screen, streams
 from torpor.apps.cli.options import Ref, connected, examples
 from torpor.domain.errors import InvalidArgument, TorporError
 
@@ -85,7 +85,7 @@ class _Terminal:
             except TorporError as error:
                 if error.details.get("reason") != "paused_during_burst":
                     raise
-                sys.stderr.write("\r\ntorpor: paused; type to wake it\r\n")
+                streams.tell("\r\ntorpor: paused; type to wake it\r\n")
                 self._typed_ahead = os.read(sys.stdin.fileno(), PIECE_BYTES)
 
     def _query(self) -> dict[str, Any]:
@@ -110,8 +110,7 @@ class _Terminal:
         for message in far:
             if isinstance(message, bytes):
                 self._sequence += len(message)
-                sys.stdout.buffer.write(message)
-                sys.stdout.buffer.flush()
+                streams.put(message, at_once=True)
             elif "process" in message:
                 self.pid = message["process"]["pid"]
                 screen.woken(self._ref, message["resumed"])

@@ -11,6 +11,8 @@ import httpx
 
 from torpor.apps.sdk import answers, calls
 from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
+from torpor.apps.sdk.calls import BYTES, EVENTS
+from torpor.apps.sdk.frames import MEDIA_TYPE
 
 JSON = dict[str, Any]
 
@@ -47,7 +49,7 @@ class AsyncTransport:
     async def burst(self, call: calls.Call, on_piece: Callable[[str, bytes | JSON], object]) -> JSON:
         """See ``transport.Transport``. What ``on_piece`` returns is awaited, if it can be."""
         reader = answers.BurstReader(self._access.url)
-        async with self._streamed(call) as said:
+        async with self._streamed(call, MEDIA_TYPE) as said:
             async for data in said.aiter_raw():
                 for stream, piece in reader.feed(data):
                     told = on_piece(stream, piece)
@@ -58,7 +60,7 @@ class AsyncTransport:
     async def events(self, call: calls.Call) -> AsyncGenerator[tuple[str, JSON]]:
         """See ``transport.Transport``."""
         reader = answers.EventReader()
-        async with self._streamed(call) as said:
+        async with self._streamed(call, EVENTS) as said:
             async for data in said.aiter_raw():
                 for one in reader.feed(data):
                     yield one
@@ -66,11 +68,11 @@ class AsyncTransport:
     @asynccontextmanager
     async def read(self, call: calls.Call) -> AsyncIterator[AsyncIterator[bytes]]:
         """See ``transport.Transport``."""
-        async with self._streamed(call) as said:
+        async with self._streamed(call, BYTES) as said:
             yield said.aiter_raw()
 
     @asynccontextmanager
-    async def _streamed(self, call: calls.Call) -> AsyncIterator[httpx.Response]:
+    async def _streamed(self, call: calls.Call, wanted: str) -> AsyncIterator[httpx.Response]:
         async with (
             self._failures(),
             self._http.stream(
@@ -79,6 +81,7 @@ class AsyncTransport:
         ):
             if not said.is_success:
                 answers.json_of(self._access.url, said.status_code, await said.aread())
+            answers.check_streamed(self._access.url, said.status_code, said.headers.get("content-type", ""), wanted)
             yield said
 
     @asynccontextmanager

@@ -25,11 +25,14 @@ def json_of(url: str, status: int, body: bytes) -> JSON:
     if 200 <= status < 300 and isinstance(said, dict):
         return said
     if not isinstance(said, dict) or not {"code", "message", "details"} <= said.keys():
-        raise Unavailable(
-            f"cannot understand {url}: it answered {status} and is not a torpor server; check TORPOR_API_URL",
-            url=url,
-        )
+        raise _other_server(url, status)
     raise error_of(said)
+
+
+def check_streamed(url: str, status: int, content_type: str, wanted: str) -> None:
+    """Raises: Unavailable unless a stream is of the wanted type. Another server's page must not pass for a file."""
+    if content_type.partition(";")[0].strip() != wanted:
+        raise _other_server(url, status)
 
 
 def error_of(said: Mapping[str, Any]) -> TorporError:
@@ -37,6 +40,12 @@ def error_of(said: Mapping[str, Any]) -> TorporError:
     error = error_for(said["code"], said["message"])
     error.details.update(said["details"])
     return error
+
+
+def _other_server(url: str, status: int) -> Unavailable:
+    return Unavailable(
+        f"cannot understand {url}: it answered {status} and is not a torpor server; check TORPOR_API_URL", url=url
+    )
 
 
 def unreachable(url: str, error: Exception, *, home: str = "") -> Unavailable:

@@ -14,6 +14,10 @@ from torpor.domain.errors import InvalidArgument, NotFound
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # the server's limit, checked here so that a large body is not sent in vain
 
+# What a stream of the server's is, beside the frames of a burst.
+EVENTS = "text/event-stream"
+BYTES = "application/octet-stream"
+
 JSON = dict[str, Any]
 
 
@@ -26,6 +30,11 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: JSON | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: InvalidArgument for text that a URL cannot hold."""
+        for name, value in self.query.items():
+            _utf8(value, name)
 
     def content(self) -> bytes | None:
         """The body's bytes. Raises: InvalidArgument above what a server takes, or for what is not JSON."""
@@ -262,11 +271,20 @@ def _segment(name: str, kind: str) -> str:
     if not name or name in {".", ".."} or "/" in name:
         listing = "`torpor ls` shows yours" if kind == "session" else "`torpor template list` shows them"
         raise NotFound(f"cannot find a {kind} {name!r}; {listing}", **{kind: name})
-    return quote(name, safe="")
+    return quote(_utf8(name, kind), safe="")
 
 
 def _sealed(passphrase: str) -> dict[str, str]:
-    return {"torpor-passphrase-base64": base64.b64encode(passphrase.encode()).decode()}
+    return {"torpor-passphrase-base64": base64.b64encode(_utf8(passphrase, "passphrase")).decode()}
+
+
+def _utf8(text: str, field: str) -> bytes:
+    """Its bytes. Raises: InvalidArgument for what is no text, as a file name of another encoding."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        shown = "it" if field == "passphrase" else repr(text)
+        raise InvalidArgument(f"cannot send the {field}: {shown} is not UTF-8", field=field) from error
 
 
 def _burst(ref: str, kind: str, body: Mapping[str, Any]) -> Call:

@@ -10,6 +10,8 @@ import httpx
 
 from torpor.apps.sdk import answers, calls
 from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
+from torpor.apps.sdk.calls import BYTES, EVENTS
+from torpor.apps.sdk.frames import MEDIA_TYPE
 
 JSON = dict[str, Any]
 PIECE_BYTES = 256 * 1024
@@ -48,7 +50,7 @@ class Transport:
     def burst(self, call: calls.Call, on_piece: Callable[[str, bytes | JSON], object]) -> JSON:
         """How it ended; its output goes to ``on_piece`` while it comes."""
         reader = answers.BurstReader(self._access.url)
-        with self._streamed(call) as said:
+        with self._streamed(call, MEDIA_TYPE) as said:
             for data in said.iter_raw():
                 for stream, piece in reader.feed(data):
                     on_piece(stream, piece)
@@ -57,18 +59,18 @@ class Transport:
     def events(self, call: calls.Call) -> Iterator[tuple[str, JSON]]:
         """Server-sent events, by name. Raises: the error that one of them tells of."""
         reader = answers.EventReader()
-        with self._streamed(call) as said:
+        with self._streamed(call, EVENTS) as said:
             for data in said.iter_raw():
                 yield from reader.feed(data)
 
     @contextmanager
     def read(self, call: calls.Call) -> Iterator[tuple[Iterator[bytes], bool]]:
         """A body, streamed, and whether the session had to be woken for it."""
-        with self._streamed(call) as said:
+        with self._streamed(call, BYTES) as said:
             yield said.iter_raw(), said.headers.get("torpor-woken") == "true"
 
     @contextmanager
-    def _streamed(self, call: calls.Call) -> Iterator[httpx.Response]:
+    def _streamed(self, call: calls.Call, wanted: str) -> Iterator[httpx.Response]:
         with (
             self._failures(),
             self._http.stream(
@@ -77,6 +79,7 @@ class Transport:
         ):
             if not said.is_success:
                 answers.json_of(self._access.url, said.status_code, said.read())
+            answers.check_streamed(self._access.url, said.status_code, said.headers.get("content-type", ""), wanted)
             yield said
 
     @contextmanager

@@ -119,7 +119,7 @@ class StreamOpener:
     def finish(self) -> None:
         """The file has ended. Raises: Corrupt if it was cut."""
         if self._pending or not self._has_ended:
-            raise Corrupt("cannot import: the file is cut short; copy it again")
+            raise Corrupt("cannot import: the file is cut short")
 
     def _opened(self, sealed: bytes) -> bytes:
         for is_last in (False, True):
