@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
 
 from torpor.apps.api import answers, schema
 from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
@@ -90,10 +91,11 @@ async def page(
     tenant: Tenant,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
-) -> dict[str, Any]:
+) -> Response:
     """Sessions that are not deleted, newest first."""
     found = await here.backend.page(tenant, cursor=cursor, limit=limit)
-    return {"sessions": [here.seen(session) for session in found.sessions], "cursor": found.cursor}
+    # A response of its own: to have every field of a thousand sessions looked at once more takes longer than all else.
+    return JSONResponse({"sessions": [here.seen(session) for session in found.sessions], "cursor": found.cursor})
 
 
 @router.get("/{ref}", response_model=answers.InspectAnswer)
