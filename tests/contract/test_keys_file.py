@@ -3,7 +3,7 @@ import pytest
 from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.adapters.entropy.system import SystemEntropy
 from torpor.adapters.keys.file import FileKeys
-from torpor.domain.errors import Corrupt, InvalidArgument, KeyDestroyed, NotFound
+from torpor.domain.errors import Corrupt, InvalidArgument, KeyDestroyed, Unsupported
 from torpor.domain.ids import TenantId
 from torpor.testing.contracts.keys import KeyStoreContract
 
@@ -69,12 +69,13 @@ async def test_an_erasure_that_a_crash_cut_short_counts_and_is_finished(tmp_path
     assert not (tmp_path / "keys" / TENANT / "secrets" / "one").exists()
 
 
-async def test_a_lost_kek_is_not_found_and_never_replaced(tmp_path, keys):
+async def test_a_lost_kek_is_named_and_never_replaced(tmp_path, keys):
     key = await keys.create(TENANT, "one")
     (tmp_path / "keys" / TENANT / "kek").unlink()
     for call in (keys.unwrap(TENANT, "one", key.wrapped), keys.create(TENANT, "two")):
-        with pytest.raises(NotFound, match="restore it"):
+        with pytest.raises(Unsupported, match="restore it") as told:
             await call
+        assert told.value.details["missing_key"] == str(tmp_path / "keys" / TENANT / "kek")
     assert not (tmp_path / "keys" / TENANT / "kek").exists()
 
 

@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from torpor.adapters.entropy.system import SystemEntropy
+from torpor.adapters.keys.file import FileKeys
 from torpor.adapters.objects.localfs import LocalObjects
 from torpor.adapters.objects.memory import MemoryObjects
 from torpor.domain.errors import Corrupt, InvalidArgument, KeyDestroyed, NotFound, StaleRevision
@@ -383,3 +385,15 @@ async def test_a_head_neither_retreats_from_elsewhere_nor_advances_backwards(ben
     with pytest.raises(StaleRevision):
         await heads.advance(refs[1])
     await bench.assert_clean()
+
+
+async def test_a_lost_kek_is_told_from_lost_data_and_holds_what_it_would_open(tmp_path, objects):
+    bench = StoreBench(tmp_path, objects=objects, keys=FileKeys(tmp_path / "keys", SystemEntropy()))
+    await bench.write({"pages.img": noise(PAGE)})
+    kek = next((tmp_path / "keys").glob("*/kek"))
+    kek.rename(tmp_path / "away")
+    report = await bench.store.check()
+    assert [problem.kind for problem in report.problems] == [ProblemKind.MISSING_KEY]
+    assert str(kek) in report.problems[0].message
+    (tmp_path / "away").rename(kek)
+    assert (await bench.store.check()).clean

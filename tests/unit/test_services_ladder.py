@@ -212,10 +212,11 @@ async def test_a_missing_kek_is_named_and_once_it_is_back_the_session_resumes(tm
         kek = tmp_path / "keys" / TENANT / "kek"
         kek.rename(tmp_path / "away")
         for allow_older in (False, True):
-            with pytest.raises(NotFound, match="kek is missing; restore it"):
+            with pytest.raises(Unsupported, match="kek is missing") as told:
                 await node.sessions.resume(TENANT, "day", allow_older=allow_older)
             session = await node.sessions.get(TENANT, "day")
-            assert (session.status, session.last_error_code) == (Status.PAUSED_LOCAL, NotFound.code)
+            assert (session.status, session.last_error_code) == (Status.PAUSED_LOCAL, Unsupported.code)
+            assert told.value.details["missing_key"] == str(kek)
         (tmp_path / "away").rename(kek)
         _, told = await node.sessions.resume(TENANT, "day")
         assert (told.outcome, await value(node, "get x")) == (Outcome.RESUMED, "2")

@@ -30,7 +30,10 @@ class KeyStore(Protocol):
         ...
 
     async def unwrap(self, tenant: TenantId, subject: str, wrapped: bytes) -> bytes:
-        """The 32-byte data key. Raises: KeyDestroyed; NotFound (no KEK or secret); Corrupt (altered)."""
+        """The 32-byte data key.
+
+        Raises: KeyDestroyed; NotFound (no secret); Unsupported with ``missing_key`` (no KEK here); Corrupt (altered).
+        """
         ...
 
     async def destroy(self, tenant: TenantId, subject: str) -> None:

@@ -123,7 +123,8 @@ class _Checking:
         except Corrupt as error:
             self._report(ProblemKind.CORRUPT_MANIFEST, placed.key, error)
         except TorporError as error:
-            self._report(ProblemKind.UNREADABLE, placed.key, error)
+            kind = ProblemKind.MISSING_KEY if "missing_key" in error.details else ProblemKind.UNREADABLE
+            self._report(kind, placed.key, error)
         else:
             self.opened.add(placed.key)
             self._note_names(manifest)

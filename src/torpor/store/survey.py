@@ -165,7 +165,7 @@ async def _closed(outside: Outside, placed: Placed, error: TorporError, *, size_
         return None
     except TorporError:
         return SurveyedManifest(placed, ManifestState.UNREADABLE, error=error.message)
-    if not isinstance(error, NotFound):
+    if not isinstance(error, NotFound) and "missing_key" not in error.details:
         return SurveyedManifest(placed, ManifestState.UNREADABLE, error=error.message)
     return SurveyedManifest(placed, ManifestState.LOCKED, lenders=(placed.owner, *header.lenders), error=error.message)
 

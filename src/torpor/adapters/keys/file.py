@@ -19,7 +19,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from torpor.adapters.keys.wrapping import NONCE_BYTES, SECRET_BYTES, unwrap, wrap, wrapping_key
-from torpor.domain.errors import Conflict, Corrupt, InvalidArgument, KeyDestroyed, NotFound, StorageFull, Unavailable
+from torpor.domain.errors import (
+    Conflict,
+    Corrupt,
+    InvalidArgument,
+    KeyDestroyed,
+    NotFound,
+    StorageFull,
+    Unavailable,
+    Unsupported,
+)
 from torpor.domain.ids import TenantId
 from torpor.domain.snapshot import parse_key_part
 from torpor.ports.entropy import Entropy
@@ -101,8 +110,12 @@ class FileKeys:
         try:
             return _read_key(self._kek(tenant))
         except FileNotFoundError as error:
-            message = f"cannot open data of tenant {tenant}: {self._kek(tenant)} is missing; restore it from its backup"
-            raise NotFound(message, tenant=tenant) from error
+            raise Unsupported(
+                f"cannot open data of tenant {tenant} here: {self._kek(tenant)} is missing, and nothing of that tenant "
+                "can be read without it; restore it from its backup, or set TORPOR_KEYS_DIR to the folder that has it",
+                tenant=tenant,
+                missing_key=str(self._kek(tenant)),
+            ) from error
 
     def _write(self, path: Path, data: bytes) -> None:
         """A new file, durable on return, or none."""
