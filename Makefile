@@ -29,7 +29,7 @@ demo: setup ## set everything up, then play an agent's day on real data
 
 test: setup gates ## everything, the real engine included; this is the CI
 	@rm -f $(ENGINE_EVENTS)
-	@TORPOR_SEEDS=500 $(PYTEST) -m "not engine" -n 2 --dist worksteal
+	@$(PYTEST) -m "not engine" -n 2 --dist worksteal
 	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest -m "engine and not long"
 
 test-long: setup ## templates and real workloads built from downloaded packages, on the real engine; 10 minutes more

@@ -18,6 +18,10 @@ from torpor.store.format.manifest import (
 )
 from torpor.store.layout import Kind, Placed, manifest_key
 
+# One of 8,000 chunks (2 GiB) takes some 30 ms to read, too long for the loop; one this small less than the way to a
+# thread and back.
+SMALL_BYTES_MAX = 32 * 1024
+
 
 class Manifests:
     """Manifests in an object store, opened with keys from a key store."""
@@ -47,7 +51,8 @@ class Manifests:
             raise Corrupt(f"cannot open {key}: the object is the manifest of {manifest_key(envelope.header)}", key=key)
         header = envelope.header
         data_key = await self._keys.unwrap(header.tenant, header.subject, header.wrapped_key)
-        # A manifest of 8,000 chunks (2 GiB) takes some 30 ms to read: too long for the loop.
+        if len(data) <= SMALL_BYTES_MAX:
+            return open_manifest(envelope, data_key=data_key), found
         return await asyncio.to_thread(open_manifest, envelope, data_key=data_key), found
 
     async def ref(self, placed: Placed) -> SnapshotRef:
