@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torpor_guest import AGENT_VERSION, files, forwards, tree, watches
@@ -19,6 +20,8 @@ from torpor_guest.activity import Meter
 from torpor_guest.bursts import Body, Burst, Outcome, Stopwatch
 from torpor_guest.commands import Commands
 from torpor_guest.contexts import Contexts
+from torpor_guest.crew import CREW
+from torpor_guest.heap import give_back_freed_memory, keep_freed_memory
 from torpor_guest.identity import Notice
 from torpor_guest.kept import KeptProcesses
 from torpor_guest.logs import Log, Reader
@@ -46,6 +49,7 @@ from torpor_wire import (
 
 BURSTS_MAX = 256
 READ_BYTES_MAX = 1024 * 1024
+MOVED_BYTES_MIN = 1024 * 1024  # since the last quiesce; after less there is nothing worth giving back
 LOSSLESS = frozenset({"read", "attach", "logs", "forward", "watch"})  # these producers wait for their reader
 BURSTS = frozenset(
     {"code", "shell", "execute"}
@@ -78,6 +82,7 @@ class Agent:
         self._orphans = 0
         self._warmup_failure: str | None = None
         self._received_bytes = 0
+        self._moved_bytes = 0  # both ways, at the last quiesce
         self._meter = Meter(descendants_of=os.getpid() if settings.contained else None)
         self._queues = {"code": self._contexts.queue, "shell": self._shells.queue}
         self._operations: dict[str, Operation] = {
@@ -109,6 +114,7 @@ class Agent:
 
     def run(self) -> None:
         """Serve until the input ends; PID 1 serves for ever, since a server that died may come back."""
+        keep_freed_memory(one_arena=True)
         self._log.note(f"agent {AGENT_VERSION} started as pid {os.getpid()}")
         self._processes.run()
         self._outbox.start()
@@ -170,7 +176,7 @@ class Agent:
                     "conflict", "cannot serve: the guest is quiesced; only proceed may follow", reason="parked"
                 )
             elif message.type is FrameType.QUIESCE:
-                self._outbox.hold(FrameType.QUIESCED, self._new_id(message.id), self._contract.quiesce())
+                self._outbox.hold(FrameType.QUIESCED, self._new_id(message.id), self._quiesce())
             elif message.type is FrameType.REQUEST:
                 self._on_request(message)
             else:
@@ -211,6 +217,13 @@ class Agent:
         offered = {"bulk": limits.fields()} if limits.bulk else {}
         self._orphans += self._outbox.greet({**self._status(), "nonce": nonce, **offered}, limits)
 
+    def _quiesce(self) -> dict[str, Any]:
+        moved_bytes = self._received_bytes + self._outbox.streamed_bytes
+        if moved_bytes - self._moved_bytes >= MOVED_BYTES_MIN:
+            give_back_freed_memory()
+        self._moved_bytes = moved_bytes
+        return self._contract.quiesce()
+
     def _on_resumed(self, message: Message) -> None:
         notice = Notice.parse(unpack(message.payload))
         frame_id = self._new_id(message.id)
@@ -239,7 +252,7 @@ class Agent:
             window_bytes = self._outbox.limits.window_bytes
             body = Body(lambda total: self._outbox.send(FrameType.ACK, frame_id, {"total": total}), window_bytes)
             burst = self._bursts[frame_id] = Burst(frame_id, fields, stream, body, place)
-        threading.Thread(target=self._serve, args=(operation, burst), name=f"burst-{frame_id}", daemon=True).start()
+        CREW.run(partial(self._serve, operation, burst))
 
     def _serve(self, operation: Operation, burst: Burst) -> None:
         """One request, in its own thread. An error of ours is told to the host, and ends nothing else."""

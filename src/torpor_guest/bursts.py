@@ -79,7 +79,6 @@ class Place:
 class End(Enum):
     """What a burst may be told while it waits."""
 
-    BEGUN = auto()  # the code runs from now on
     DONE = auto()  # the child says so; the value is its report
     EXITED = auto()  # the child has been reaped; the value is its exit code
     CANCELLED = auto()  # the caller has gone
@@ -160,13 +159,17 @@ class Body:
 
 @dataclass(eq=False)
 class Burst:
-    """One open request. ``events`` tells its thread how it ends."""
+    """One open request. ``events`` tells its thread how it ends.
+
+    ``begun_s``: when its code began, in the stopwatch's time, if whoever runs it says so; nobody is woken for that.
+    """
 
     id: int
     fields: dict[str, Any]
     stream: Stream
     body: Body
     place: Place | None = None
+    begun_s: float | None = None
     events: queue.SimpleQueue[tuple[End, Any]] = field(default_factory=queue.SimpleQueue)
 
     def await_turn(self) -> None:
@@ -200,14 +203,31 @@ class Alarm:
 
 
 def follow(
-    burst: Burst, stopwatch: Stopwatch, alarms: list[Alarm], on_cancel: Callable[[], object]
+    burst: Burst,
+    stopwatch: Stopwatch,
+    alarms: list[Alarm],
+    on_cancel: Callable[[], object],
+    *,
+    start: Alarm | None = None,
 ) -> tuple[End, Any, int]:
-    """Wait for BEGUN, DONE or EXITED. Returns it with its value and the number of alarms that went off."""
-    start_s, gone_off = stopwatch.active_s(), 0
+    """Wait for DONE or EXITED. Returns it with its value and the number of alarms that went off.
+
+    With ``start`` the alarms count from when the burst has begun, and it goes off, once, if that takes so long.
+    """
+    since_s, gone_off = stopwatch.active_s(), 0
     while True:
-        left_s = None
-        if gone_off < len(alarms):
-            left_s = alarms[gone_off].after_s - (stopwatch.active_s() - start_s)
+        if start is not None and burst.begun_s is not None:
+            since_s, start = burst.begun_s, None
+        passed_s, left_s = stopwatch.active_s() - since_s, None
+        if start is not None:
+            if passed_s >= start.after_s:
+                start.act()
+                start, alarms, gone_off = None, [], 1
+                continue
+            # It may begin at any time, and no alarm is due earlier than its own time after that.
+            left_s = min(start.after_s - passed_s, *(alarm.after_s for alarm in alarms), start.after_s)
+        elif gone_off < len(alarms):
+            left_s = alarms[gone_off].after_s - passed_s
             if left_s <= 0:
                 alarms[gone_off].act()
                 gone_off += 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+from functools import partial
 
 from torpor_guest.bursts import Alarm, Burst, End, Outcome, Stopwatch, follow
+from torpor_guest.crew import CREW
 from torpor_guest.kept import KeptProcesses
 from torpor_guest.launching import Ends, launch
 from torpor_guest.processes import Processes
@@ -33,7 +34,7 @@ class Commands:
         process = ends.process
         sink = Sink(burst.stream.put, lambda _: None, lambda code: burst.events.put((End.EXITED, code)))
         self._pump(ends, sink)
-        threading.Thread(target=_feed, args=(burst, ends.stdin), name="stdin", daemon=True).start()
+        CREW.run(partial(_feed, burst, ends.stdin))
 
         def kill(signal_number: int) -> None:
             self._processes.kill(process, signal_number, group=True)

@@ -35,8 +35,9 @@ main(fds)
 class Worker:
     """One worker process, with its pump. It dies once; the context then makes another."""
 
-    def __init__(self, settings: Settings, processes: Processes, name: str) -> None:
+    def __init__(self, settings: Settings, processes: Processes, stopwatch: Stopwatch, name: str) -> None:
         self.outlet = Outlet()
+        self._stopwatch = stopwatch
         self.env_revision = settings.environment.revision
         self._processes = processes
         self._burst: Burst | None = None
@@ -148,8 +149,11 @@ class Worker:
             if self._burst is None:
                 return
             self._begun = not done
-            self._burst.events.put((End.DONE if done else End.BEGUN, report))
-            if self._begun and self._interrupt_due:
+            if done:
+                self._burst.events.put((End.DONE, report))
+                return
+            self._burst.begun_s = self._stopwatch.active_s()
+            if self._interrupt_due:
                 self._processes.kill(self.process, signal.SIGINT)
 
 
@@ -174,9 +178,8 @@ class Context:
         alarms = []
         if timeout_s is not None:
             alarms = [Alarm(timeout_s, worker.interrupt), Alarm(timeout_s + grace_s, worker.kill)]
-        end, value, gone_off = follow(burst, self._stopwatch, [Alarm(START_S_MAX, worker.kill)], worker.interrupt)
-        if end is End.BEGUN:
-            end, value, gone_off = follow(burst, self._stopwatch, alarms, worker.interrupt)
+        start = Alarm(START_S_MAX, worker.kill)
+        end, value, gone_off = follow(burst, self._stopwatch, alarms, worker.interrupt, start=start)
         worker.end()
         if end is End.DONE:
             return _outcome(value, timed_out=gone_off > 0)
@@ -192,7 +195,7 @@ class Context:
         if self.worker is not None and self.worker.process.exit_code is not None:
             self._discard(self.worker)
         if self.worker is None:
-            self.worker = Worker(self._settings, self._processes, self.name)
+            self.worker = Worker(self._settings, self._processes, self._stopwatch, self.name)
         return self.worker
 
     def _discard(self, worker: Worker) -> None:

@@ -26,6 +26,7 @@ Answer = dict[str, Any]
 # Beyond this IPython's line-wise transformation takes minutes and gigabytes; such source runs as plain Python.
 LARGE_SOURCE_BYTES = 512 * 1024
 TEXT_CHARS_MAX = 4 * 1024 * 1024
+UNADORNED = frozenset({int, bool, float, str})  # shown as text only, unless a user has registered more
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -155,6 +156,38 @@ def _shown(error: BaseException, filename: str) -> str:
         return f"{type(error).__name__}: <traceback cannot be shown: {type(nested).__name__}>\n"
 
 
+def _has_semicolon(cells: list[str]) -> bool:
+    return bool(cells) and ";" in cells[-1]
+
+
+def _text_alone(value: object, formatters: Mapping[str, Any]) -> str | None:
+    """The text of a value of a plain type; None if the type is another, or a user has given it one more form."""
+    kind = type(value)
+    if kind not in UNADORNED:
+        return None
+    for mime, formatter in formatters.items():
+        names = formatter.deferred_printers
+        if mime != "text/plain" and (kind in formatter.type_printers or (kind.__module__, kind.__name__) in names):
+            return None
+    text: str | None = formatters["text/plain"](value)
+    return text
+
+
+class _Frugal:
+    """What IPython's display hook need not do for a small value. To be laid over it."""
+
+    shell: Any
+
+    def quiet(self) -> bool:
+        """Whether a semicolon ends the cell: IPython takes all of it apart to see, here one without any is not."""
+        return _has_semicolon(self.shell.history_manager.input_hist_parsed) and super().quiet()  # type: ignore[misc]
+
+    def compute_format_data(self, result: object) -> Any:  # noqa: ANN401 - IPython's two dictionaries
+        """The text alone of what has no other form; asking each of ten formatters takes a third of a burst."""
+        text = _text_alone(result, self.shell.display_formatter.formatters)
+        return ({"text/plain": text}, {}) if text is not None else super().compute_format_data(result)  # type: ignore[misc]
+
+
 def _ipython_shell(display: Display) -> Any:  # noqa: ANN401 - IPython has no types
     """An InteractiveShell that shows nothing by itself: values, display data and tracebacks come to us."""
     # Only here: a template need not have IPython, and then nothing of it may be imported.
@@ -164,7 +197,7 @@ def _ipython_shell(display: Display) -> Any:  # noqa: ANN401 - IPython has no ty
     from traitlets import Type  # type: ignore[import-not-found]  # noqa: PLC0415
     from traitlets.config import Config  # type: ignore[import-not-found]  # noqa: PLC0415
 
-    class Hook(DisplayHook):  # type: ignore[misc]
+    class Hook(_Frugal, DisplayHook):  # type: ignore[misc]
         """Keeps the last value's mime bundle."""
 
         bundle: dict[str, Any] | None = None

@@ -8,9 +8,11 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torpor_guest.bursts import Burst, Outcome
+from torpor_guest.crew import CREW
 from torpor_guest.journal import Journal
 from torpor_guest.launching import Ends, launch
 from torpor_guest.logs import Log
@@ -76,8 +78,7 @@ class KeptProcesses:
         keep_open = kept.terminal or flag(burst.fields, "keep_stdin")
         if stdin or not keep_open:
             kept.feeding.acquire()
-            feeder = threading.Thread(target=self._feed_first, args=(kept, stdin, keep_open), name="stdin", daemon=True)
-            feeder.start()
+            CREW.run(partial(self._feed_first, kept, stdin, keep_open))
         return kept.fields()
 
     def detach(self, burst: Burst) -> Outcome:

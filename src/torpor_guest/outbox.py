@@ -26,9 +26,13 @@ RETRY_S = 0.05
 @dataclass(slots=True)
 class _Item:
     channel: DataChannel
-    data: memoryview
+    data: bytes
     whole: bool  # a message that means nothing in part (display)
-    begun: bool = False
+    sent_bytes: int = 0  # of data
+
+    @property
+    def left_bytes(self) -> int:
+        return len(self.data) - self.sent_bytes
 
 
 class Stream:
@@ -63,7 +67,7 @@ class Stream:
             if self.gone:
                 self.dropped_bytes += len(data)
                 return
-            self._items.append(_Item(channel, memoryview(data), whole=channel in WHOLE))
+            self._items.append(_Item(channel, data, whole=channel in WHOLE))
             self._buffered_bytes += len(data)
             self._drop_oldest()
             changed.notify_all()
@@ -120,23 +124,24 @@ class Stream:
         item, count = self._items[0], min(self._window.room_bytes, self._limits.payload_bytes)
         if count == 0:
             return None
-        piece, item.data, item.begun = bytes(item.data[:count]), item.data[count:], True
+        piece = item.data[item.sent_bytes : item.sent_bytes + count]  # all of it is no copy
+        item.sent_bytes += len(piece)
         self._window.sent(len(piece))
         self._outbox.streamed_bytes += len(piece)
         self._buffered_bytes -= len(piece)
-        if not item.data:
+        if not item.left_bytes:
             self._items.popleft()
         if self._waiting_count and self._buffered_bytes <= BUFFER_BYTES_MAX // 2:
             self._outbox.changed.notify_all()
-        return [Frame(FrameType.DATA, self.id, piece, item.channel, more=item.whole and bool(item.data))]
+        return [Frame(FrameType.DATA, self.id, piece, item.channel, more=item.whole and item.left_bytes > 0)]
 
     def _drop_oldest(self) -> None:
         """Only a lossy stream can be over its bound, and one item alone may be (a large display)."""
         while self._buffered_bytes > BUFFER_BYTES_MAX and len(self._items) > 1:
-            index = 1 if self._items[0].whole and self._items[0].begun else 0
+            index = 1 if self._items[0].whole and self._items[0].sent_bytes else 0
             if index == len(self._items) - 1:
                 return
-            count = len(self._items[index].data)
+            count = self._items[index].left_bytes
             del self._items[index]
             self._buffered_bytes -= count
             self.dropped_bytes += count

@@ -12,10 +12,10 @@ import os
 import select
 import struct
 import termios
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torpor_guest.crew import CREW
 from torpor_wire import BULK_PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX, DataChannel
 
 DRAIN_MS = 20
@@ -56,7 +56,7 @@ class Pump:
 
     def start(self) -> None:
         """Start reading."""
-        threading.Thread(target=self._run, name="pump", daemon=True).start()
+        CREW.run(self._run)
 
     def exited(self, exit_code: int) -> None:
         """To be called when the child has been reaped; from any thread, once."""

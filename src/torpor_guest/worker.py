@@ -18,6 +18,7 @@ from torpor_guest.evaluate import Evaluator, make_evaluator
 from torpor_guest.hold import Hold
 
 LENGTH = struct.Struct(">I")
+COMMAND_BYTES = 65_536  # of one read
 REPORT_BYTES_MAX = 15 * 1024 * 1024  # below one wire message, which adds a few fields
 
 
@@ -76,12 +77,17 @@ def flush() -> None:
             continue
 
 
+def _read(fd: int, count_max: int) -> bytes:
+    piece = os.read(fd, count_max)
+    if not piece:
+        sys.exit(0)  # the agent has closed the context
+    return piece
+
+
 def _read_exactly(fd: int, count: int) -> bytes:
     pieces = []
     while count:
-        piece = os.read(fd, min(count, 1 << 20))
-        if not piece:
-            sys.exit(0)  # the agent has closed the context
+        piece = _read(fd, min(count, 1 << 20))
         pieces.append(piece)
         count -= len(piece)
     return b"".join(pieces)
@@ -102,11 +108,21 @@ def settle_heap() -> None:
     gc.freeze()
 
 
+def _next_command(fd: int) -> tuple[dict[str, Any], str]:
+    """Wait for one. Mostly one read: the agent sends nothing more until it has the report of the end."""
+    data = _read(fd, COMMAND_BYTES)
+    data += _read_exactly(fd, max(0, LENGTH.size - len(data)))
+    end = LENGTH.size + LENGTH.unpack_from(data)[0]
+    data += _read_exactly(fd, max(0, end - len(data)))
+    command = json.loads(data[LENGTH.size : end])
+    source = data[end:] + _read_exactly(fd, command["source_bytes"] - (len(data) - end))
+    return command, source.decode("utf-8")
+
+
 def serve(commands: int, reports: Reports, evaluator: Evaluator) -> None:
     """Run bursts until the agent closes the pipe."""
     while True:
-        command = json.loads(_read_exactly(commands, LENGTH.unpack(_read_exactly(commands, LENGTH.size))[0]))
-        source = _read_exactly(commands, command["source_bytes"]).decode("utf-8")
+        command, source = _next_command(commands)
         os.environ.update(command["env"])
         done: dict[str, Any] = {}
         try:

@@ -264,12 +264,21 @@ class Link:
             while True:
                 await self._may_write.wait()
                 while self._outgoing:
-                    await self._channel.write(self._connection.send(self._outgoing.popleft()))
+                    await self._channel.write(self._next_write())
                 self._may_write.clear()
         except TorporError as error:
             self.fail(GuestError(f"cannot reach the guest: the instance is gone: {error}"))
         except OSError as error:
             self.fail(GuestError(f"cannot reach the guest: the instance is gone: {error}"))
+
+    def _next_write(self) -> bytes:
+        """The frames that wait, as far as one write is worth it: each wakes the guest, a large one waits for nobody."""
+        pieces = [self._connection.send(self._outgoing.popleft())]
+        size_bytes = len(pieces[0])
+        while self._outgoing and size_bytes + len(self._outgoing[0].payload) <= PAYLOAD_BYTES_MAX:
+            pieces.append(self._connection.send(self._outgoing.popleft()))
+            size_bytes += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _read(self) -> None:
         try:

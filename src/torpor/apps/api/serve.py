@@ -21,6 +21,7 @@ from torpor.apps.config import Config, check_bind, server_key
 from torpor.apps.crashing import arm_crash
 from torpor.domain.errors import Conflict, InvalidArgument
 from torpor.ports.clock import Clock
+from torpor_guest.heap import keep_freed_memory
 
 STOP_GRACE_S = 5.0  # bursts in flight may end; then their clients are told that the server stops
 STOP_TIMEOUT_S = 10.0  # connections that are open even then are cut
@@ -75,6 +76,7 @@ async def serve(
     Raises: Conflict (home or port in use), InvalidArgument (key, address), and what ``open_backend`` raises.
     """
     arm_crash(os.environ)
+    keep_freed_memory(one_arena=False)
     with owned(config):
         key, key_was_known = server_key(config, fresh=os.urandom(32))
         check_bind(host, key_was_known=key_was_known)
