@@ -69,12 +69,10 @@ class Bursts:
 
 
 async def _settle(work: Callable[[], Awaitable[Burst]], outcome: asyncio.Future[Burst]) -> None:
-    # gather turns a failure into a value: nothing may escape into the task group, it would end every burst.
-    (result,) = await asyncio.gather(work(), return_exceptions=True)
-    if isinstance(result, BaseException):
-        outcome.set_exception(_reported(result))
-    else:
-        outcome.set_result(result)
+    try:
+        outcome.set_result(await work())
+    except Exception as error:  # noqa: BLE001 - nothing may escape into the task group, it would end every burst
+        outcome.set_exception(_reported(error))
 
 
 def _stopped() -> Unavailable:
@@ -83,10 +81,8 @@ def _stopped() -> Unavailable:
     )
 
 
-def _reported(error: BaseException) -> TorporError:
+def _reported(error: Exception) -> TorporError:
     if isinstance(error, TorporError):
         return error
-    if isinstance(error, asyncio.CancelledError):
-        return _stopped()
     log.error("a burst failed unexpectedly", exc_info=error)
     return TorporError("cannot finish the burst: an internal error, written to the server's log")

@@ -36,12 +36,15 @@ class Context:
         return session_json(session, now_s=self.clock.wall_s())
 
 
-def _context(request: HTTPConnection) -> Context:
+# Coroutines although nothing waits: FastAPI gives a plain function a thread, and every request two changes of it.
+
+
+async def _context(request: HTTPConnection) -> Context:
     context: Context = request.app.state.context
     return context
 
 
-def _tenant(request: HTTPConnection) -> TenantId:
+async def _tenant(request: HTTPConnection) -> TenantId:
     return TenantId(request.state.tenant)
 
 
