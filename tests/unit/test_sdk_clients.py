@@ -208,13 +208,21 @@ def test_everything_else_is_shown_one_below_the_other(client):
 # ---- the parts ------------------------------------------------------------------------------------------------------
 
 
-def test_frames_come_out_whole_however_they_are_cut():
+def test_frames_come_out_the_same_however_they_are_cut_and_output_at_once():
     sent = [(Kind.STDOUT, b"abc"), (Kind.KEEP_ALIVE, b""), (Kind.STDERR, b"\x00" * 300), (Kind.RESULT, b"{}")]
     data = b"".join(encode(kind, payload) for kind, payload in sent)
     for size in (1, 2, 7, 64, len(data)):
         decoder = FrameDecoder()
-        pieces = [data[at : at + size] for at in range(0, len(data), size)]
-        found = [(frame.kind, frame.payload) for piece in pieces for frame in decoder.feed(piece)]
+        fed, came, found = 0, 0, []
+        for piece in (data[at : at + size] for at in range(0, len(data), size)):
+            fed += len(piece)
+            for frame in decoder.feed(piece):
+                if found and found[-1][0] is frame.kind:
+                    found[-1] = (frame.kind, found[-1][1] + frame.payload)
+                else:
+                    found.append((frame.kind, frame.payload))
+                came += len(frame.payload)
+            assert (came == 3) is (8 <= fed < 19), "output waits for nothing that follows it"
         assert found == sent, size
 
 

@@ -1,6 +1,6 @@
 """The command line's client: the API's answers as they are, in JSON. People use ``torpor.Client``, of the same parts.
 
-A burst whose code failed is an answer; only a failing request raises. Imports httpx and nothing of the server.
+A burst whose code failed is an answer; only a failing request raises. Imports nothing of the server.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from torpor.apps.bench.report import Bound, Result, median, result
 from torpor.apps.bench.warm import no_op_ms
 from torpor.apps.client import Client
 from torpor.apps.config import Config
+from torpor.apps.sdk.transport import gathered
 from torpor.domain.errors import Corrupt, EngineError
 from torpor.domain.ids import InstanceId, id_from_entropy
 
@@ -186,7 +187,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 def _read(client: Client, ref: str) -> bytes:
     with client.reading(ref, "/workspace/moved") as (pieces, _):
-        return b"".join(pieces)
+        return gathered(pieces)
 
 
 async def _creation(client: Client, parts: RawParts, runs: int, cold_runs: int) -> Result:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from torpor.apps.sdk.frames import MEDIA_TYPE
 from torpor.domain.errors import InvalidArgument, NotFound
@@ -35,6 +35,10 @@ class Call:
         """Raises: InvalidArgument for text that a URL cannot hold."""
         for name, value in self.query.items():
             _utf8(value, name)
+
+    def target(self) -> str:
+        """The path with its query."""
+        return f"{self.path}?{urlencode(self.query, quote_via=quote)}" if self.query else self.path
 
     def content(self) -> bytes | None:
         """The body's bytes. Raises: InvalidArgument above what a server takes, or for what is not JSON."""

@@ -44,29 +44,52 @@ def encode(kind: Kind, payload: bytes) -> bytes:
     return HEADER.pack(kind, len(payload)) + payload
 
 
+FLOWING = frozenset({Kind.STDOUT, Kind.STDERR})  # mean as much in part, and need not be held until they are whole
+
+
 class FrameDecoder:
-    """Bytes in, in any pieces; frames out, in order."""
+    """Bytes in, in any pieces; frames out, in order. Output is handed on as it comes, in part if need be."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._held = bytearray()  # of a header, or of a frame that is wanted whole
+        self._kind: Kind | None = None  # None: a header is due
+        self._left_bytes = 0
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that ``data`` completes. Raises: Corrupt for what cannot be a frame."""
-        held = self._held
-        held += data
+        """The frames that ``data`` completes, and the output it brings. Raises: Corrupt for what cannot be a frame."""
         frames: list[Frame] = []
         at = 0
-        with memoryview(held) as view:
-            while len(view) - at >= HEADER.size:
-                number, length = HEADER.unpack_from(view, at)
-                kind = _kind(number, length)
-                end = at + HEADER.size + length
-                if end > len(view):
-                    break
-                frames.append(Frame(kind, bytes(view[at + HEADER.size : end])))
-                at = end
-        del held[:at]
+        while at < len(data):
+            if self._kind is None:
+                begun = data[at : at + HEADER.size - len(self._held)]
+                self._held += begun
+                at += len(begun)
+                if len(self._held) == HEADER.size:
+                    self._begin(frames)
+                continue
+            part = data[at : at + self._left_bytes]
+            at += len(part)
+            self._left_bytes -= len(part)
+            self._take(self._kind, part, frames)
         return frames
+
+    def _begin(self, frames: list[Frame]) -> None:
+        number, length = HEADER.unpack(self._held)
+        self._held.clear()
+        self._kind, self._left_bytes = _kind(number, length), length
+        if not length:
+            self._take(self._kind, b"", frames)
+
+    def _take(self, kind: Kind, part: bytes, frames: list[Frame]) -> None:
+        if kind in FLOWING:
+            frames.append(Frame(kind, part))
+        else:
+            self._held += part
+            if not self._left_bytes:
+                frames.append(Frame(kind, bytes(self._held)))
+                self._held.clear()
+        if not self._left_bytes:
+            self._kind = None
 
 
 def _kind(number: int, length: int) -> Kind:

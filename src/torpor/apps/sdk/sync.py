@@ -14,7 +14,7 @@ from torpor.apps.sdk.inside import FileChange
 from torpor.apps.sdk.options import Clocks, CodeOptions, CreateOptions, ExecOptions, ShellOptions, split
 from torpor.apps.sdk.processes import Inside
 from torpor.apps.sdk.results import FileInfo, Gathering, Result, SessionInfo, Token
-from torpor.apps.sdk.transport import Transport, pieces_of
+from torpor.apps.sdk.transport import Transport, gathered, pieces_of
 
 JSON = dict[str, Any]
 
@@ -190,7 +190,7 @@ class Files:
     def read(self, path: str) -> bytes:
         """A file's bytes. Raises: NotFound, InvalidArgument (a directory)."""
         with self.stream(path) as pieces:
-            return b"".join(pieces)
+            return gathered(pieces)
 
     def read_text(self, path: str) -> str:
         """A file's text, UTF-8."""

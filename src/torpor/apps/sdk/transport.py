@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
-
 from torpor.apps.sdk import answers, calls
-from torpor.apps.sdk.access import CONNECT_TIMEOUT_S, Access
+from torpor.apps.sdk.access import Access
 from torpor.apps.sdk.calls import BYTES, EVENTS
+from torpor.apps.sdk.connections import PIECE_BYTES, Answer, Body, Broken, Connections, Unreached
 from torpor.apps.sdk.frames import MEDIA_TYPE
 
 JSON = dict[str, Any]
-PIECE_BYTES = 256 * 1024
 
 
 class Transport:
@@ -22,14 +21,7 @@ class Transport:
 
     def __init__(self, access: Access) -> None:
         self.access = self._access = access
-        # trust_env: a proxy from the environment must not see this machine's traffic, nor answer for our server.
-        self._http = httpx.Client(
-            base_url=access.url,
-            headers=access.headers(),
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            trust_env=False,
-            verify=access.trusted(),
-        )
+        self._http = Connections(access.url, access.headers())
 
     def close(self) -> None:
         """Idempotent."""
@@ -37,21 +29,14 @@ class Transport:
 
     def json(self, call: calls.Call, data: Iterable[bytes] | None = None) -> JSON:
         """The answer. ``data``: the body, streamed, instead of the call's own."""
-        with self._failures():
-            said = self._http.request(
-                call.method,
-                call.path,
-                params=call.query,
-                headers=call.sent_headers(),
-                content=call.content() if data is None else data,
-            )
-        return answers.json_of(self._access.url, said.status_code, said.content)
+        with self._asked(call, call.content() if data is None else data) as said:
+            return answers.json_of(self._access.url, said.status, said.read())
 
     def burst(self, call: calls.Call, on_piece: Callable[[str, bytes | JSON], object]) -> JSON:
         """How it ended; its output goes to ``on_piece`` while it comes."""
         reader = answers.BurstReader(self._access.url)
         with self._streamed(call, MEDIA_TYPE) as said:
-            for data in said.iter_raw():
+            for data in said.pieces():
                 for stream, piece in reader.feed(data):
                     on_piece(stream, piece)
         return reader.outcome()
@@ -60,35 +45,31 @@ class Transport:
         """Server-sent events, by name. Raises: the error that one of them tells of."""
         reader = answers.EventReader()
         with self._streamed(call, EVENTS) as said:
-            for data in said.iter_raw():
+            for data in said.pieces():
                 yield from reader.feed(data)
 
     @contextmanager
     def read(self, call: calls.Call) -> Iterator[tuple[Iterator[bytes], bool]]:
         """A body, streamed, and whether the session had to be woken for it."""
         with self._streamed(call, BYTES) as said:
-            yield said.iter_raw(), said.headers.get("torpor-woken") == "true"
+            yield said.pieces(), said.header("torpor-woken") == "true"
 
     @contextmanager
-    def _streamed(self, call: calls.Call, wanted: str) -> Iterator[httpx.Response]:
-        with (
-            self._failures(),
-            self._http.stream(
-                call.method, call.path, params=call.query, headers=call.sent_headers(), content=call.content()
-            ) as said,
-        ):
+    def _streamed(self, call: calls.Call, wanted: str) -> Iterator[Answer]:
+        with self._asked(call, call.content()) as said:
             if not said.is_success:
-                answers.json_of(self._access.url, said.status_code, said.read())
-            answers.check_streamed(self._access.url, said.status_code, said.headers.get("content-type", ""), wanted)
+                answers.json_of(self._access.url, said.status, said.read())
+            answers.check_streamed(self._access.url, said.status, said.header("content-type") or "", wanted)
             yield said
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
+    def _asked(self, call: calls.Call, body: Body) -> Iterator[Answer]:
         try:
-            yield
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            with self._http.request(call.method, call.target(), call.sent_headers(), body) as said:
+                yield said
+        except Unreached as error:
             raise answers.unreachable(self._access.url, error, home=self._access.home) from error
-        except httpx.TransportError as error:
+        except Broken as error:
             raise answers.broken(self._access.url, error) from error
 
 
@@ -101,3 +82,11 @@ def pieces_of(data: bytes | str | Iterable[bytes]) -> Iterator[bytes]:
         return
     for start in range(0, len(data), PIECE_BYTES):
         yield bytes(data[start : start + PIECE_BYTES])
+
+
+def gathered(pieces: Iterable[bytes]) -> bytes:
+    """All of them, held once: a list of pieces and their sum would touch twice the memory for the first time."""
+    whole = io.BytesIO()
+    for piece in pieces:
+        whole.write(piece)
+    return whole.getvalue()
