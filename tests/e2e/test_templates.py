@@ -79,6 +79,31 @@ def test_a_declared_template_starts_warm_and_its_user_may_become_root(server, tm
     assert not (server.config.templates_dir / made["digest"]).exists()
 
 
+def test_a_prune_frees_what_nothing_needs_and_a_session_of_an_old_build_goes_on(server, tmp_path):
+    made = []
+    client = server.start()
+    for number in range(3):
+        text = f'name = "moved"\nbase = "base"\nwarmup = "number = {number}"\n[env]\nNUMBER = "{number}"\n'
+        (tmp_path / "moved.toml").write_text(text)
+        made.append(built(server, "build", str(tmp_path / "moved.toml"))["digest"])
+        if number == 0:
+            client.create(template="moved", name="old")
+            client.pause("old")
+    pruned = json.loads(server.command("template", "prune", "--json").stdout)
+    [gone] = [found for found in pruned if found["name"] == "moved"]
+    assert (gone["digest"], gone["rootfs_bytes"] > 0) == (made[1], True)
+    left = {path.name for path in server.config.templates_dir.iterdir()}
+    assert {digest in left for digest in (made[0], made[2])} == {True}
+    assert made[1] not in left
+    assert run(client, "old", "number") == "0"
+    new = client.create(template="moved")["id"]
+    assert run(client, new, "number") == "2"
+    for ref in ("old", new):
+        client.delete(ref)
+    assert built(server, "prune")[0]["digest"] == made[0]
+    built(server, "rm", "moved")
+
+
 def test_a_step_that_fails_shows_its_output_and_the_name_means_nothing(server, tmp_path):
     (tmp_path / "bad.toml").write_text('name = "bad"\ncommands = ["echo so far", "echo it broke >&2; exit 7"]\n')
     failed = server.command("template", "build", str(tmp_path / "bad.toml"))

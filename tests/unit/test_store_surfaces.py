@@ -84,7 +84,7 @@ def test_a_session_is_exported_and_imported_as_another(say, ask, paused, tmp_pat
     assert session["id"] != ask.get("/v1/sessions/one").json()["id"]
     assert ask.post("/v1/sessions/two/resume").json()["resumed"]["cause"] == "resumed"
     taken = say("import", str(file), "--name", "two", TORPOR_PASSPHRASE=PASSPHRASE)
-    assert (taken.returncode, b"a session has that name" in taken.stderr) == (4, True)
+    assert (taken.returncode, b"remove it with `torpor rm two`" in taken.stderr) == (4, True)
 
 
 def test_what_cannot_be_exported_or_imported_says_why(say, ask, paused, tmp_path):

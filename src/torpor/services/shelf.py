@@ -6,24 +6,30 @@ them: so nothing that a session refers to, in whatever status, is ever removed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from torpor.domain.errors import Conflict, KeyDestroyed, NotFound
+from torpor.domain.errors import Conflict, Corrupt, KeyDestroyed, NotFound
 from torpor.domain.session import Session
 from torpor.ports.catalog import Catalog, TemplateCatalog, TemplateRecord
-from torpor.services.rootfs import META_FIELD
+from torpor.services.rebuild import template_of
+from torpor.services.rootfs import META_FIELD, is_root_filesystem
 from torpor.services.templates import PUBLIC_TENANT
-from torpor.store.snapshots import SnapshotRef, SnapshotStore
+from torpor.store.snapshots import SnapshotRef, SnapshotStore, SubjectWithoutHead
 
 
 @dataclass(frozen=True, slots=True)
 class Shelved:
-    """A template. ``newest``: its name means it. ``sessions``: those made of it, that are not deleted."""
+    """A template. ``newest``: its name means it. ``sessions``: those made of it, that are not deleted.
+
+    ``superseded``: an earlier capture of a tree that was captured again since; its golden snapshot is all there is.
+    """
 
     record: TemplateRecord
     newest: bool
     sessions: tuple[Session, ...]
+    superseded: bool = False
 
 
 class Shelf:
@@ -77,16 +83,48 @@ class Shelf:
                 sessions_count=count,
                 sessions=[session.id for session in found.sessions[:20]],
             )
+        for old in await self._superseded((found,)):
+            await self._remove_golden(old)
         await self._take_away(found.record)
         return found
 
     async def prune(self, *, dry_run: bool) -> tuple[Shelved, ...]:
-        """Remove those that are not the newest of their name and that no session refers to. Returns them."""
-        idle = tuple(found for found in await self.list() if not found.newest and not found.sessions)
+        """Remove what is not the newest of its name and what no session refers to. Returns it.
+
+        That is templates, and golden snapshots that a later capture of the same tree took the place of.
+        """
+        shelved = await self.list()
+        idle = tuple(found for found in shelved if not found.newest and not found.sessions)
+        superseded = await self._superseded(shelved)
         if not dry_run:
+            for old in superseded:
+                await self._remove_golden(old)
             for found in idle:
                 await self._take_away(found.record)
-        return idle
+        return (*idle, *(Shelved(old, newest=False, sessions=(), superseded=True) for old in superseded))
+
+    async def _superseded(self, shelved: Iterable[Shelved]) -> tuple[TemplateRecord, ...]:
+        """Earlier captures of these templates' trees, which the catalog has forgotten. None that a session may need.
+
+        One that is being made is younger than the record that it will replace.
+        """
+        newest = {(found.record.name, found.record.digest): found.record for found in shelved if not found.sessions}
+        superseded = []
+        async for found in self._store.subjects():
+            if isinstance(found, SubjectWithoutHead) or found.owner.tenant != PUBLIC_TENANT:
+                continue
+            if is_root_filesystem(found.manifest.meta):
+                continue
+            with contextlib.suppress(Corrupt):  # the store's check tells of it
+                old = template_of(found)
+                record = newest.get((old.name, old.digest))
+                if record is not None and old.golden != record.golden and old.created_at_s < record.created_at_s:
+                    superseded.append(old)
+        return tuple(superseded)
+
+    async def _remove_golden(self, record: TemplateRecord) -> None:
+        golden = SnapshotRef.from_json(record.golden)
+        await self._store.delete_subject(golden.tenant, golden.subject)
 
     async def _take_away(self, record: TemplateRecord) -> None:
         golden = SnapshotRef.from_json(record.golden)
@@ -94,7 +132,7 @@ class Shelf:
         if not any(other.digest == record.digest and other.name != record.name for other in others):
             await self._remove_stored_rootfs(golden)
             await self._remove_rootfs(record.digest)
-        await self._store.delete_subject(golden.tenant, golden.subject)
+        await self._remove_golden(record)
         await self._templates.remove_template(record)
 
     async def _remove_stored_rootfs(self, golden: SnapshotRef) -> None:

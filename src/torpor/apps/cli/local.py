@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -86,7 +87,10 @@ def prune_templates(config: Config, *, dry_run: bool) -> list[JSON]:
     """Remove those that nothing needs; what was (or would be) removed."""
 
     async def prune(workshop: Workshop) -> list[JSON]:
-        return [_shelved_json(config, found) for found in await workshop.shelf.prune(dry_run=dry_run)]
+        # Measured before it is gone.
+        said = {_golden(one): _shelved_json(config, one) for one in await workshop.shelf.prune(dry_run=True)}
+        gone = () if dry_run else await workshop.shelf.prune(dry_run=False)
+        return list(said.values()) if dry_run else [said.get(_golden(one), _shelved_json(config, one)) for one in gone]
 
     return _in_workshop(config, prune)
 
@@ -101,17 +105,22 @@ def _in_workshop(config: Config, work: Callable[[Workshop], Coroutine[Any, Any, 
     return asyncio.run(opened())
 
 
+def _golden(found: Shelved) -> str:
+    return str(found.record.golden["snapshot"])
+
+
 def _shelved_json(config: Config, found: Shelved) -> JSON:
     record = found.record
-    try:
-        built = built_rootfs(config.templates_dir, record.digest)
-        tree = {"rootfs_bytes": built.size_bytes, "files_count": built.file_count, "user": built.user}
-    except NotFound:  # it is in the store alone, and fetched when it is wanted
-        tree = {"rootfs_bytes": 0, "files_count": 0, "user": ""}
+    tree: JSON = {"rootfs_bytes": 0, "files_count": 0, "user": ""}
+    if not found.superseded:  # else the tree is the later capture's
+        with contextlib.suppress(NotFound):  # it is in the store alone, and fetched when it is wanted
+            built = built_rootfs(config.templates_dir, record.digest)
+            tree = {"rootfs_bytes": built.size_bytes, "files_count": built.file_count, "user": built.user}
     return {
         "name": record.name,
         "digest": record.digest,
         "newest": found.newest,
+        "superseded": found.superseded,
         "sessions_count": len(found.sessions),
         "created_at_s": record.created_at_s,
         "engine_build": record.engine_build,

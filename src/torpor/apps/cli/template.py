@@ -119,7 +119,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed. Default: remove it.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove templates whose name means a newer one by now and that no session was made of."""
+    """Remove templates whose name means a newer one by now, and earlier captures, that no session was made of."""
     from torpor.apps.cli import local  # noqa: PLC0415 - the node's imports stay out of client commands
 
     pruned = local.prune_templates(configured(context), dry_run=dry_run)
@@ -129,7 +129,8 @@ def prune(
     for found in pruned:
         done = "would remove" if dry_run else "removed"
         freed = screen.size(found["rootfs_bytes"] + found["image_bytes"])
-        screen.say(f"{done} {found['name']} ({found['digest'][:12]}), {freed}")
+        what = f"an earlier capture of {found['name']}" if found["superseded"] else found["name"]
+        screen.say(f"{done} {what} ({found['digest'][:12]}), {freed}")
     if not pruned:
         screen.say("nothing to remove")
 
