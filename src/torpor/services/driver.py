@@ -119,6 +119,8 @@ class Driver:
                         runtime.capturing.give_up.set()
                     await runtime.capturing.ended.wait()
                     continue
+                if await self.end_left_capture(decided.session):
+                    continue
                 live = runtime.live
                 if live is not None and _has(decided, Effect.THAW):  # its capture ended, and could not be recorded
                     await self.go_on(decided.session, live)
@@ -190,6 +192,21 @@ class Driver:
         capturing = self._runtimes.of(session.id).capturing
         if capturing is not None:
             await capturing.ended.wait()
+
+    async def end_left_capture(self, session: Session) -> bool:
+        """Let a session go on whose live capture nobody performs any more; True if it was one. Needs ``placing``.
+
+        Its caller was cancelled before it began, or its end could not be recorded. The instance has the newest state.
+        """
+        runtime = self._runtimes.of(session.id)
+        live = runtime.live
+        if session.status is not Status.SNAPSHOTTING or runtime.capturing is not None or live is None:
+            return False
+        reason = "its capture was cut short, or its end could not be recorded"
+        decided = await self._report(session, _failed(session, reason, Unavailable.code))
+        if _has(decided, Effect.THAW):
+            await self.go_on(decided.session, live)
+        return True
 
     async def _capture_and_report(
         self, session: Session, blueprint: Blueprint, capturing: Capturing, earlier: Capturing | None

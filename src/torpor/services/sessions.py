@@ -132,6 +132,7 @@ class Sessions:
         async with runtime.placing:  # a pause right after a wake waits until it is placed
             if session.persistence is Persistence.EPHEMERAL:
                 return await self._let_go(session, reason)
+            await self._driver.end_left_capture(session)
             decided = await self._records.apply(tenant, session.id, Pause(reason))
             is_left = decided.session.status is Status.PAUSING and runtime.capturing is None  # by a cancelled caller
             if isinstance(decided.decision, Accepted) or is_left:
@@ -163,6 +164,7 @@ class Sessions:
             return session
         blueprint = await self._templates.blueprint_of(session)
         async with self._runtimes.of(session.id).placing:
+            await self._driver.end_left_capture(session)
             decided = await self._records.apply(tenant, session.id, Snapshot())
             if isinstance(decided.decision, Accepted):
                 self._driver.begin_capture(decided.session, blueprint)
