@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,21 @@ def has_package_lists(names: Iterable[str]) -> bool:
         if "Candidate:" not in policy or "Candidate: (none)" in policy:
             return False
     return True
+
+
+def candidate_version(name: str) -> tuple[int, int]:
+    """Major and minor version of the package that apt would install; (0, 0) if there is none."""
+    try:
+        policy = subprocess.run(["apt-cache", "policy", name], check=False, capture_output=True, text=True).stdout
+    except OSError:
+        return 0, 0
+    return parsed_candidate(policy)
+
+
+def parsed_candidate(policy: str) -> tuple[int, int]:
+    """The same from what ``apt-cache policy`` says. Pure."""
+    found = re.search(r"^ *Candidate: (?:\d+:)?(\d+)\.(\d+)", policy, re.MULTILINE)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def free_bytes(path: Path) -> int:

@@ -19,6 +19,7 @@ from torpor_setup.places import MACHINE_CACHE, MACHINE_RECORD, Places
 
 GOALS = ("check", "engine")
 TEMPLATES = ("base", "data")
+GO_VERSION_MIN = (1, 21)  # from here on it fetches the toolchain that a module asks for
 
 
 @dataclass(frozen=True)
@@ -82,28 +83,8 @@ def _packages(goal: str, places: Places) -> Step:
     names = lacking.packages
 
     def perform() -> None:
-        if not names:
-            return
-        command = f"apt-get install {' '.join(names)}"
-        if not machine.is_root():
-            raise StepFailed(f"system packages are lacking: {', '.join(names)}", remedy=f"as root, run {command}")
-        log = places.logs / "packages.log"
-        environment = installing_environment() | {"DEBIAN_FRONTEND": "noninteractive"}
-        if not machine.has_package_lists(names):
-            run(
-                ["apt-get", "update"],
-                log=log,
-                env=environment,
-                remedy="check the network and the files in /etc/apt, until apt-get update works",
-            )
-        before = machine.installed_packages()
-        run(
-            ["apt-get", "install", "--yes", "--no-install-recommends", *names],
-            log=log,
-            env=environment,
-            remedy=f"run {command} by hand and see what apt says; another apt may be running",
-        )
-        _record_packages(sorted(machine.installed_packages() - before))
+        if names:
+            _install(names, places)
 
     listed = "; ".join(f"{name} ({lacking.reasons[name]})" for name in names)
     return Step(
@@ -114,6 +95,30 @@ def _packages(goal: str, places: Places) -> Step:
         is_there=lambda: not names,
         perform=perform,
     )
+
+
+def _install(names: tuple[str, ...], places: Places) -> None:
+    """Install packages by apt, and note which came with it."""
+    command = f"apt-get install {' '.join(names)}"
+    if not machine.is_root():
+        raise StepFailed(f"system packages are lacking: {', '.join(names)}", remedy=f"as root, run {command}")
+    log = places.logs / "packages.log"
+    environment = installing_environment() | {"DEBIAN_FRONTEND": "noninteractive"}
+    if not machine.has_package_lists(names):
+        run(
+            ["apt-get", "update"],
+            log=log,
+            env=environment,
+            remedy="check the network and the files in /etc/apt, until apt-get update works",
+        )
+    before = machine.installed_packages()
+    run(
+        ["apt-get", "install", "--yes", "--no-install-recommends", *names],
+        log=log,
+        env=environment,
+        remedy=f"run {command} by hand and see what apt says; another apt may be running",
+    )
+    _record_packages(sorted(machine.installed_packages() - before))
 
 
 def _record_packages(added: list[str]) -> None:
@@ -165,16 +170,27 @@ def _engine(places: Places) -> Step:
     source = places.checkout / "src/torpor/adapters/engines/gvisor"
     engines = places.home / "engines"
 
-    def perform() -> None:
-        engines.mkdir(parents=True, exist_ok=True)
-        _share(MACHINE_CACHE / "engines", engines)
+    def install() -> None:
         run(
             [places.torpor, "engine", "install", "gvisor"],
             log=places.logs / "engine.log",
             env=torpor_environment(places),
-            remedy="see what each route said above; any one is enough: Go 1.24 or newer, the official release, "
+            remedy="see what each route said above; any one is enough: Go 1.21 or newer, the official release, "
             "a runsc on PATH, or apt-get install runsc",
         )
+
+    def perform() -> None:
+        engines.mkdir(parents=True, exist_ok=True)
+        _share(MACHINE_CACHE / "engines", engines)
+        try:
+            install()
+        except StepFailed:
+            # Every route is closed, but the distribution may have the compiler that one of them lacks.
+            if shutil.which("go") or not machine.is_root() or machine.candidate_version("golang-go") < GO_VERSION_MIN:
+                raise
+            print("      no route worked; installing golang-go for one of them", flush=True)
+            _install(("golang-go",), places)
+            install()
         _share(engines, MACHINE_CACHE / "engines")
 
     return Step(

@@ -20,7 +20,7 @@ from torpor.domain.errors import InvalidArgument
 from torpor.ports.engine import InstanceShape
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-BOTH = Features(rootfs_tar=True, inner_cgroup=True, gofer_netns=True)
+BOTH = Features(rootfs_tar=True, inner_cgroup=True, gofer_netns=True, suid_flag=True, overlay_size=True)
 NEITHER = Features()
 SHAPE = InstanceShape(
     rootfs=Path("/templates/data/rootfs"),

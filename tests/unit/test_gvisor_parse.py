@@ -25,7 +25,7 @@ def test_cpu_flags_are_sorted():
     assert parse.cpu_flags_of("sse2,aes,avx\n") == ("aes", "avx", "sse2")
 
 
-@pytest.mark.parametrize("said", ["", "Usage: runsc <flags>", "cpu-features: unknown command"])
+@pytest.mark.parametrize("said", ["", "Usage: runsc <flags>", "Subcommands: events, ps", "no such command"])
 def test_what_is_no_list_of_flags_gives_none(said):
     assert parse.cpu_flags_of(said) == ()
 

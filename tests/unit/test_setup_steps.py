@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from torpor_setup import steps
-from torpor_setup.machine import lacking_packages
+from torpor_setup.machine import lacking_packages, parsed_candidate
 from torpor_setup.perform import StepFailed, run
 from torpor_setup.places import Places
 from torpor_setup.steps import Step, digest_files, project_tables, steps_for
@@ -101,6 +101,50 @@ def test_an_engine_build_is_shared_once_and_never_half(tmp_path):
     (target / "build/runsc").write_text("as it was")
     steps._share(source, target)
     assert (target / "build/runsc").read_text() == "as it was"
+
+
+@pytest.mark.parametrize(
+    ("policy", "version"),
+    [
+        ("golang-go:\n  Installed: (none)\n  Candidate: 2:1.24~2\n  Version table:\n     2:1.24~2 500\n", (1, 24)),
+        ("golang-go:\n  Installed: 2:1.19~1\n  Candidate: 2:1.19~1\n", (1, 19)),
+        ("golang-go:\n  Installed: (none)\n  Candidate: (none)\n", (0, 0)),
+        ("", (0, 0)),
+    ],
+)
+def test_the_version_that_apt_would_install_is_read(policy, version):
+    assert parsed_candidate(policy) == version
+
+
+@pytest.fixture
+def closed_routes(places, monkeypatch):
+    """An engine step of which the first install fails; what is run, in order."""
+    ran = []
+
+    def run(argv, **_more):
+        ran.append(" ".join(map(str, argv[1:])))
+        if len(ran) == 1:
+            raise StepFailed("no route worked", remedy="any")
+
+    monkeypatch.setattr(steps, "run", run)
+    monkeypatch.setattr(steps, "_share", lambda *_: None)
+    monkeypatch.setattr(steps, "_install", lambda names, _places: ran.append(f"apt {names[0]}"))
+    monkeypatch.setattr(steps.machine, "is_root", lambda: True)
+    monkeypatch.setattr(steps.shutil, "which", has_none)
+    return ran
+
+
+def test_where_every_route_is_closed_the_distributions_compiler_opens_one(places, closed_routes, monkeypatch):
+    monkeypatch.setattr(steps.machine, "candidate_version", lambda _name: (1, 24))
+    steps_for("engine", places)[2].perform()
+    assert closed_routes == ["engine install gvisor", "apt golang-go", "engine install gvisor"]
+
+
+def test_a_compiler_that_is_too_old_is_not_installed(places, closed_routes, monkeypatch):
+    monkeypatch.setattr(steps.machine, "candidate_version", lambda _name: (1, 19))
+    with pytest.raises(StepFailed, match="no route worked"):
+        steps_for("engine", places)[2].perform()
+    assert closed_routes == ["engine install gvisor"]
 
 
 def test_the_runtime_folder_is_named_as_the_server_names_it(places):

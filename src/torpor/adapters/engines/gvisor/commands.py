@@ -59,13 +59,17 @@ class Features:
     """What a build knows: probed, see probe.py. The first two shape the spec.
 
     ``rootfs_tar``: the filesystem part. ``inner_cgroup``: an in-sandbox cgroup hierarchy of version 2, for the cap on
-    processes. ``gofer_netns``: it must be told to give each gofer a namespace that dies with it, rather than to pin
+    processes. ``suid_flag``: it must be told that set-uid programs work; builds without the flag let them.
+    ``overlay_size``: the overlay's size can be limited; without it the memory limit is the only one on the disk.
+    ``gofer_netns``: it must be told to give each gofer a namespace that dies with it, rather than to pin
     one for all by a mount that nobody removes (no slower, measured).
     """
 
     rootfs_tar: bool = False
     inner_cgroup: bool = False
     gofer_netns: bool = False
+    suid_flag: bool = False
+    overlay_size: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +286,12 @@ class Runsc:
             "systrap",
             "--network",
             NETWORK_KIND,
-            f"--overlay2={OVERLAY_MODE},size={disk_bytes}",
+            f"--overlay2={OVERLAY_MODE}{f',size={disk_bytes}' if self.features.overlay_size else ''}",
             "--file-access=exclusive",
             "--host-uds=none",
             "--host-fifo=none",
             "--net-raw=false",
-            "--allow-suid",
+            *(("--allow-suid",) if self.features.suid_flag else ()),
             *(("--gofer-network-namespace=new",) if self.features.gofer_netns else ()),
             *(("--in-sandbox-cgroup=v2",) if self.features.inner_cgroup else ()),
             *(("--allow-rootfs-tar-annotation",) if self.features.rootfs_tar else ()),

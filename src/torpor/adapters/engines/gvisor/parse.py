@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from torpor.domain.errors import EngineError, StorageFull, TorporError
 
 LOG_TAIL_CHARS = 2_000
+_FLAG = re.compile(r"[\w.:-]+")
 _NO_SPACE = ("no space left on device", "disk quota exceeded")
 
 
@@ -21,9 +23,9 @@ def version_of(output: str) -> str:
 
 
 def cpu_flags_of(output: str) -> tuple[str, ...]:
-    """The sorted flags in ``runsc cpu-features``; empty if that is not what ``output`` is."""
+    """The sorted flags in ``runsc cpu-features``; empty if that is not what ``output`` is, but a usage text."""
     flags = output.strip().split(",")
-    return tuple(sorted(flags)) if len(flags) > 1 else ()
+    return tuple(sorted(flags)) if len(flags) > 1 and all(map(_FLAG.fullmatch, flags)) else ()
 
 
 def cpuinfo_flags_of(cpuinfo: str) -> tuple[str, ...]:

@@ -42,6 +42,8 @@ async def ask(runsc: Runsc, *, can_freeze: bool) -> Probed:
         rootfs_tar="rootfs-upper" in tar_help and "-allow-rootfs-tar-annotation" in flags,
         inner_cgroup="-in-sandbox-cgroup" in flags,
         gofer_netns="-gofer-network-namespace" in flags,
+        suid_flag="-allow-suid" in flags,
+        overlay_size="size=" in flags.partition("-overlay2")[2].partition("\n  -")[0],
     )
     cpu_flags = parse.cpu_flags_of(cpu_features) or parse.cpuinfo_flags_of(Path("/proc/cpuinfo").read_text())
     capabilities = EngineCapabilities(
@@ -63,6 +65,9 @@ def _notes(version: str, features: Features) -> dict[str, str]:
         "process_cap": "fork gives EAGAIN"
         if features.inner_cgroup
         else "the host's only: reaching it ends the sandbox",
+        "disk_cap": "writes give ENOSPC"
+        if features.overlay_size
+        else "the memory limit's only: reaching it ends the sandbox",
         "expired_timers": "fire at once after a restore: monotonic time goes on by the gap",
     }
 
