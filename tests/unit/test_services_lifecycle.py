@@ -15,12 +15,11 @@ from torpor.domain.errors import (
     InvalidArgument,
     NotFound,
     QuotaExceeded,
-    StorageFull,
     Unavailable,
     Unsupported,
 )
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
-from torpor.domain.lifecycle import Pause, Snapshot
+from torpor.domain.lifecycle import Pause
 from torpor.domain.session import DeadlineAction, OnResume, Persistence, Policy, Status
 from torpor.services.requests import ClockChange, CreateRequest, ForkRequest, Outcome, Tier
 from torpor.testing.node import FakeMachine, open_fake
@@ -452,35 +451,3 @@ async def test_a_deletion_that_failed_half_way_is_gone_on_with(machine, monkeypa
             return (await machine.catalog.get(TENANT, session.id)).status is Status.DELETED
 
         await until(is_gone)
-
-
-async def test_a_live_snapshot_whose_end_could_not_be_recorded_costs_nobody_the_session(node, machine, monkeypatch):
-    session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
-    await value(node, "day", "set x 1")
-    replace_ = machine.catalog.replace
-
-    async def full_at_its_end(record):
-        if record.status is Status.RUNNING:
-            raise StorageFull("cannot write the catalog: the disk is full")
-        return await replace_(record)
-
-    monkeypatch.setattr(machine.catalog, "replace", full_at_its_end)
-    with pytest.raises(Conflict):
-        await node.sessions.snapshot(TENANT, "day")
-    assert (await node.sessions.get(TENANT, "day")).status is Status.SNAPSHOTTING
-    with pytest.raises(StorageFull):
-        await value(node, "day", "get x")
-    monkeypatch.undo()
-    assert await value(node, "day", "incr x") == "2"
-    again = await node.sessions.get(TENANT, "day")
-    assert (again.status, again.instance) == (Status.RUNNING, session.instance)
-
-
-@pytest.mark.parametrize("use", ["snapshot", "pause"])
-async def test_an_order_to_capture_whose_caller_left_is_ended_by_the_next(node, use):
-    session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
-    await value(node, "day", "set x 1")
-    await node.services.records.apply(TENANT, session.id, Snapshot())  # and the caller was cancelled here
-    after = await getattr(node.sessions, use)(TENANT, "day")
-    assert after.snapshot is not None
-    assert await value(node, "day", "incr x") == "2"

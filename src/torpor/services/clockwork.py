@@ -47,6 +47,7 @@ class Clockwork:
         self._supervisor, self._clock = driven_by
         self._relieve = relieve
         self._busy: dict[SessionId, float] = {}  # under way, or not to be tried again before an instant
+        self._beside: set[str] = set()  # what goes on beside the ticks, by name
 
     async def run(self) -> None:
         """Tick for ever; ends by cancellation."""
@@ -59,12 +60,14 @@ class Clockwork:
             if now_s - looked_at_s >= DUE_EVERY_S:
                 looked_at_s = now_s
                 await self.look_at_records()
-                await self._relieve()
+                self._start_beside("relieve", self._relieve)
             await self.look_at_activity()
             await self._clock.sleep(TICK_S)
 
     async def look_at_records(self) -> None:
         """Start what the records' own clocks ask for."""
+        now_s = self._clock.monotonic_s()
+        self._busy = {session: until_s for session, until_s in self._busy.items() if until_s > now_s}
         try:
             sessions = await self._catalog.due(self._clock.wall_s())
         except TorporError as error:  # the catalog may answer at the next look
@@ -85,19 +88,34 @@ class Clockwork:
                 self._begin(session.id, partial(self._sessions.delete, session.tenant, session.id))
 
     async def look_at_activity(self) -> None:
-        """Sample instances whose totals are worth a look, and pause those that are idle."""
+        """Sample instances whose totals are worth a look, and pause those that are idle.
+
+        A guest that does not answer holds up its own clock only.
+        """
         now_s = self._clock.monotonic_s()
         for session, runtime in self._runtimes.watched():
-            window_s, live, owner = runtime.idle_s, runtime.live, runtime.owner
-            if window_s is None or live is None or owner is None:
+            if runtime.idle_s is None:
                 continue
-            if runtime.activity.sample_due(now_s, window_s=window_s):
-                await self._sample(session, runtime, live, window_s)
-            if runtime.live is not live or runtime.idle_s != window_s:
-                continue  # changed while the sample was taken
-            if verdict(runtime.activity, now_s, window_s=window_s).idle:
-                pause = partial(self._sessions.pause, owner, session, wait=None, reason=IDLE)
-                self._begin(session, pause)
+            if runtime.activity.sample_due(now_s, window_s=runtime.idle_s):
+                self._start_beside(f"sample:{session}", partial(self._sample_and_judge, session, runtime))
+            else:
+                self._judge(session, runtime)
+
+    async def _sample_and_judge(self, session: SessionId, runtime: Runtime) -> None:
+        window_s, live = runtime.idle_s, runtime.live
+        if window_s is None or live is None:
+            return
+        await self._sample(session, runtime, live, window_s)
+        if runtime.live is live and runtime.idle_s == window_s:  # unchanged while the sample was taken
+            self._judge(session, runtime)
+
+    def _judge(self, session: SessionId, runtime: Runtime) -> None:
+        """Pause it if it is idle."""
+        window_s, owner = runtime.idle_s, runtime.owner
+        if window_s is None or owner is None or runtime.live is None:
+            return
+        if verdict(runtime.activity, self._clock.monotonic_s(), window_s=window_s).idle:
+            self._begin(session, partial(self._sessions.pause, owner, session, wait=None, reason=IDLE))
 
     async def _sample(self, session: SessionId, runtime: Runtime, live: Live, window_s: float) -> None:
         try:
@@ -134,12 +152,25 @@ class Clockwork:
         self._supervisor.start(self._carry_out(session, work), name=f"clock:{session}")
 
     async def _carry_out(self, session: SessionId, work: Callable[[], Awaitable[object]]) -> None:
+        wait_s = RETRY_S  # also after an error that has no type: the supervisor logs it, and the clock goes on
         try:
             await work()
+            wait_s = 0.0
         except (Conflict, NotFound):  # somebody was faster, or a burst arrived
-            self._busy[session] = self._clock.monotonic_s()
+            wait_s = 0.0
         except TorporError as error:
             log.warning("clock not obeyed", session=session, code=error.code, error=error.message)
-            self._busy[session] = self._clock.monotonic_s() + RETRY_S
-        else:
-            del self._busy[session]
+        finally:
+            self._busy[session] = self._clock.monotonic_s() + wait_s
+
+    def _start_beside(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Do it in the background unless it is under way: no tick waits for what may take its time."""
+        if name not in self._beside:
+            self._beside.add(name)
+            self._supervisor.start(self._perform_beside(name, work), name=name)
+
+    async def _perform_beside(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        finally:
+            self._beside.remove(name)

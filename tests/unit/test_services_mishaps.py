@@ -1,0 +1,109 @@
+"""Sessions over fakes where something around them fails: the catalog, a caller who leaves, a guest, a defect of ours."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from torpor.domain.errors import Conflict, StorageFull
+from torpor.domain.ids import DEFAULT_TENANT as TENANT
+from torpor.domain.lifecycle import Snapshot
+from torpor.domain.session import Policy, Status
+from torpor.services.requests import CreateRequest
+from torpor.testing.node import FakeMachine, open_fake
+
+
+async def value(node, ref, source):
+    burst = await node.sessions.code(TENANT, ref, source)
+    assert burst.result.error is None, burst.result.error
+    return burst.result.result["text/plain"] if burst.result.result else ""
+
+
+async def until(condition):
+    for _ in range(2000):
+        if await condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to be")
+
+
+@pytest.fixture
+def machine():
+    return FakeMachine()
+
+
+@pytest.fixture
+async def node(machine):
+    async with open_fake(machine) as opened:
+        yield opened
+        assert (await opened.store.check()).clean
+
+
+async def test_a_guest_that_does_not_answer_holds_up_no_other_sessions_clock(node, monkeypatch):
+    hung, _ = await node.sessions.create(TENANT, CreateRequest(name="hung", policy=Policy(idle_s=0.2)))
+    await node.sessions.create(TENANT, CreateRequest(name="day", policy=Policy(idle_s=0.2)))
+    never = asyncio.Event()
+    live = node.services.runtimes.of(hung.id).live
+    monkeypatch.setattr(live.guest, "activity", never.wait)
+
+    async def is_paused():
+        await asyncio.wait_for(node.services.clockwork.look_at_activity(), 5)
+        return (await node.sessions.get(TENANT, "day")).status is Status.PAUSED_LOCAL
+
+    await until(is_paused)
+    assert (await node.sessions.get(TENANT, "hung")).status is Status.RUNNING
+    monkeypatch.undo()
+    never.set()
+
+
+async def test_a_clock_goes_on_after_an_error_without_a_type(node, monkeypatch):
+    session, _ = await node.sessions.create(TENANT, CreateRequest(name="day", policy=Policy(timeout_s=0.01)))
+    monkeypatch.setattr("torpor.services.clockwork.RETRY_S", 0.01)
+    failures = [OSError("a defect of ours")]
+    pause = node.sessions.pause
+
+    async def fails_once(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return await pause(*args, **kwargs)
+
+    monkeypatch.setattr(node.sessions, "pause", fails_once)
+
+    async def is_paused():
+        await node.services.clockwork.look_at_records()
+        return (await node.sessions.get(TENANT, session.id)).status is Status.PAUSED_LOCAL
+
+    await until(is_paused)
+
+
+async def test_a_live_snapshot_whose_end_could_not_be_recorded_costs_nobody_the_session(node, machine, monkeypatch):
+    session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
+    await value(node, "day", "set x 1")
+    replace_ = machine.catalog.replace
+
+    async def full_at_its_end(record):
+        if record.status is Status.RUNNING:
+            raise StorageFull("cannot write the catalog: the disk is full")
+        return await replace_(record)
+
+    monkeypatch.setattr(machine.catalog, "replace", full_at_its_end)
+    with pytest.raises(Conflict):
+        await node.sessions.snapshot(TENANT, "day")
+    assert (await node.sessions.get(TENANT, "day")).status is Status.SNAPSHOTTING
+    with pytest.raises(StorageFull):
+        await value(node, "day", "get x")
+    monkeypatch.undo()
+    assert await value(node, "day", "incr x") == "2"
+    again = await node.sessions.get(TENANT, "day")
+    assert (again.status, again.instance) == (Status.RUNNING, session.instance)
+
+
+@pytest.mark.parametrize("use", ["snapshot", "pause"])
+async def test_an_order_to_capture_whose_caller_left_is_ended_by_the_next(node, use):
+    session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
+    await value(node, "day", "set x 1")
+    await node.services.records.apply(TENANT, session.id, Snapshot())  # and the caller was cancelled here
+    after = await getattr(node.sessions, use)(TENANT, "day")
+    assert after.snapshot is not None
+    assert await value(node, "day", "incr x") == "2"
