@@ -177,6 +177,7 @@ class _Frugal:
     """What IPython's display hook need not do for a small value. To be laid over it."""
 
     shell: Any
+    cull_fraction: float
 
     def quiet(self) -> bool:
         """Whether a semicolon ends the cell: IPython takes all of it apart to see, here one without any is not."""
@@ -186,6 +187,13 @@ class _Frugal:
         """The text alone of what has no other form; asking each of ten formatters takes a third of a burst."""
         text = _text_alone(result, self.shell.display_formatter.formatters)
         return ({"text/plain": text}, {}) if text is not None else super().compute_format_data(result)  # type: ignore[misc]
+
+    def cull_cache(self) -> None:
+        """Forget the oldest values of Out, without the warning that IPython writes into the user's output."""
+        kept = self.shell.user_ns["_oh"]
+        for number in sorted(kept)[: max(2, int(len(kept) * self.cull_fraction))]:
+            self.shell.user_ns.pop(f"_{number}", None)
+            del kept[number]
 
 
 def _ipython_shell(display: Display) -> Any:  # noqa: ANN401 - IPython has no types

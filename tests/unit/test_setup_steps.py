@@ -117,7 +117,7 @@ def test_the_version_that_apt_would_install_is_read(policy, version):
 
 
 @pytest.fixture
-def closed_routes(places, monkeypatch):
+def closed_routes(monkeypatch):
     """An engine step of which the first install fails; what is run, in order."""
     ran = []
 

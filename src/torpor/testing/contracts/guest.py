@@ -69,6 +69,18 @@ class GuestContract(WholeGuestContract, GuestChannelContract):
         assert result.error is None
         assert collected.stdout == bytes(range(256)) + b"\\ud800 lone\n"
 
+    async def test_many_values_are_shown_without_a_word_about_those_that_are_forgotten(self, guest: Guest) -> None:
+        collected = Collected()
+        for number in range(105):
+            burst = await guest.code(str(number), on_output=collected)
+            assert burst.result is not None
+            assert burst.result["text/plain"] == str(number)
+        assert collected.outputs == []
+        if self.has_ipython:
+            kept = (await guest.code("len(Out) < 100, _")).result
+            assert kept is not None
+            assert kept["text/plain"] == "(True, 104)"
+
     async def test_display_data_keeps_its_place_in_the_output(self, guest: Guest) -> None:
         collected = Collected()
         source = ("from IPython.display import display\n" if self.has_ipython else "") + (
