@@ -115,9 +115,9 @@ def test_a_home_has_one_owner_at_a_time(config):
         pass
 
 
-def test_a_home_that_cannot_be_written_is_unavailable(tmp_path):
+def test_a_home_that_cannot_be_written_is_a_wrong_value(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unavailable, match="TORPOR_HOME"), owned(Config(tmp_path / "file", "http://localhost")):
+    with pytest.raises(InvalidArgument, match="TORPOR_HOME"), owned(Config(tmp_path / "file", "http://localhost")):
         pass
 
 

@@ -130,6 +130,19 @@ def test_something_that_speaks_no_http_is_told(torpor, command):
         thread.join()
 
 
+@pytest.mark.parametrize(
+    "arguments", [("up", "--port", "0"), ("up", "--detach"), ("engine", "install"), ("template", "prune")]
+)
+def test_a_home_that_is_none_is_told(process, tmp_path, arguments):
+    (tmp_path / "file").touch()
+    refused(process(*arguments, TORPOR_HOME=str(tmp_path / "file")), 2, "set TORPOR_HOME to a folder")
+
+
+@pytest.mark.parametrize("host", ["nosuch.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_of_this_machine_is_told(process, host):
+    refused(process("up", "--port", "0", "--host", host), 2, "--host 127.0.0.1")
+
+
 @pytest.mark.usefixtures("session")
 def test_a_wrong_key_is_told(torpor):
     refused(torpor("ls", TORPOR_API_KEY="a-key-that-is-not-the-server's"), 6, "api.key")

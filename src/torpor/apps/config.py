@@ -5,6 +5,7 @@ Also the layout of the home folder, so that one page says which file is where. N
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import ipaddress
 import json
@@ -17,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from torpor.apps.settings import Settings, Source, Value
-from torpor.domain.errors import InvalidArgument, Unauthenticated
+from torpor.domain.errors import InvalidArgument, StorageFull, TorporError, Unauthenticated
 
 DEFAULT_HOME = "~/.torpor"
 DEFAULT_HOST = "127.0.0.1"
@@ -220,6 +221,24 @@ def check_bind(host: str, *, key_was_known: bool) -> None:
             "set TORPOR_API_KEY, or start once on 127.0.0.1 so that api.key is made, then repeat",
             field="host",
         )
+
+
+def make_home(config: Config) -> None:
+    """The home folder, with mode 0700 if it is new. Raises: as ``home_failure``."""
+    try:
+        config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise home_failure(config, error) from error
+
+
+def home_failure(config: Config, error: OSError) -> TorporError:
+    """What it means that the home, or a file directly in it, cannot be written."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StorageFull(f"cannot use {config.home} as home: no room left there; free some space")
+    return InvalidArgument(
+        f"cannot use {config.home} as home: {error.strerror}; set TORPOR_HOME to a folder that may be written",
+        field="home",
+    )
 
 
 def is_loopback(host: str) -> bool:

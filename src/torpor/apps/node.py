@@ -33,7 +33,7 @@ from torpor.adapters.templates import template_named
 from torpor.adapters.templates.archive import TemplateFolders
 from torpor.apps.bench.raw import RawParts
 from torpor.apps.building import Workshop
-from torpor.apps.config import Config
+from torpor.apps.config import Config, make_home
 from torpor.apps.object_store import OpenedObjects, open_objects
 from torpor.domain.errors import Conflict, TorporError, Unsupported
 from torpor.domain.ids import TenantId
@@ -262,7 +262,7 @@ async def _warm_up(services: Services, outside: Outside, supervisor: Supervisor)
 @contextlib.asynccontextmanager
 async def _opened_parts(config: Config, role: Role) -> AsyncIterator[Parts]:
     serves = role == Role.serve(config)
-    config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_home(config)
     clock, entropy = SystemClock(), SystemEntropy()
     engines = await _engines(config, role, clock)
     catalog = SqliteCatalog(config.catalog_file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -14,8 +13,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from torpor.apps.config import Config, read_server_file
-from torpor.domain.errors import Conflict, DeadlineExceeded, StorageFull, Unavailable
+from torpor.apps.config import Config, home_failure, make_home, read_server_file
+from torpor.domain.errors import Conflict, DeadlineExceeded
 
 STOP_TIMEOUT_S = 120.0  # a server that stops finishes the pauses it has begun
 
@@ -42,16 +41,13 @@ class Stopped(StrEnum):
 def owned(config: Config) -> Iterator[None]:
     """Own the home while inside, made with mode 0700 if it is new.
 
-    Raises: Conflict naming the process that owns it; StorageFull, Unavailable if the home cannot be written.
+    Raises: Conflict naming the process that owns it; StorageFull, InvalidArgument if the home cannot be written.
     """
+    make_home(config)
     try:
-        config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(config.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        kind = StorageFull if error.errno == errno.ENOSPC else Unavailable
-        raise kind(
-            f"cannot use {config.home} as home: {error.strerror}; set TORPOR_HOME to a folder that may be written"
-        ) from error
+        raise home_failure(config, error) from error
     try:
         if not _lock(handle):
             raise _taken(config)

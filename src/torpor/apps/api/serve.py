@@ -134,7 +134,10 @@ def _unbindable(host: str, port: int, error: OSError) -> Conflict | InvalidArgum
             reason="port_in_use",
             port=port,
         )
-    return InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror}", field="host")
+    return InvalidArgument(
+        f"cannot listen on {host}:{port}: {error.strerror}; use --host 127.0.0.1, or an address of this machine",
+        field="host",
+    )
 
 
 def _url(host: str, port: int) -> str:

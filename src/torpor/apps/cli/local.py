@@ -16,7 +16,7 @@ from torpor.adapters.engines.gvisor.install import list_builds
 from torpor.adapters.engines.gvisor.selftest import self_test
 from torpor.adapters.templates import TemplateSpec, built_rootfs, read_declaration, template_named
 from torpor.apps.cli import screen
-from torpor.apps.config import Config
+from torpor.apps.config import Config, make_home
 from torpor.domain.errors import NotFound
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def retire_engine(config: Config, build: str, *, agreed: bool) -> JSON:
 
 def install_engine(config: Config, *, quiet: bool) -> JSON:
     """Find or get a build that passes the self-test."""
-    config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_home(config)
     progress = _progress(quiet=quiet)
     return dataclasses.asdict(asyncio.run(install_gvisor(config.engines_dir, progress=progress, clock=SystemClock())))
 

@@ -14,7 +14,7 @@ import typer
 
 from torpor.apps.cli import screen, streams
 from torpor.apps.cli.options import AsJson, configured, examples
-from torpor.apps.config import Config
+from torpor.apps.config import Config, home_failure, make_home
 from torpor.domain.errors import TorporError, Unavailable
 
 START_TIMEOUT_S = 300.0  # a start after a crash reconciles every session that was not at rest
@@ -113,12 +113,16 @@ def _serve(config: Config, host: str, port: int, *, ready_fd: int | None, as_jso
 
 def _launch(config: Config, host: str, port: int, *, quiet: bool) -> dict[str, Any]:
     """Start ourselves in a session of our own; what the server says of itself once it answers requests."""
-    config.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _rotate(config.log_file)
+    make_home(config)
+    try:
+        _rotate(config.log_file)
+        log = config.log_file.open("ab")
+    except OSError as error:
+        raise home_failure(config, error) from error
     listening, telling = os.pipe()
     argv = [sys.executable, "-P", "-m", "torpor.apps.cli", "--home", str(config.home)]
     argv += ["up", "--host", host, "--port", str(port), "--ready-fd", str(telling)]
-    with config.log_file.open("ab") as log, screen.waiting("starting the server", quiet=quiet):
+    with log, screen.waiting("starting the server", quiet=quiet):
         from_bytes = log.tell()
         child = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[telling], start_new_session=True, cwd="/"
