@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from torpor.adapters.catalog.sqlite import SqliteCatalog
-from torpor.domain.errors import Corrupt, StorageFull, Unavailable, Unsupported
+from torpor.domain.errors import Corrupt, InvalidArgument, StorageFull, Unavailable, Unsupported
+from torpor.domain.ids import SessionId
 from torpor.testing.contracts.catalog import TENANT, session
 
 
@@ -47,6 +48,17 @@ def execute(path: Path, *statements: str) -> list[Any]:
         return rows
     finally:
         connection.close()
+
+
+async def test_a_record_that_could_not_be_read_back_is_not_written(catalog: SqliteCatalog) -> None:
+    stored = await catalog.insert(session())
+    for wrong in ({"TOKEN": 1}, {"TOKEN": None}):
+        env: Any = wrong
+        with pytest.raises((InvalidArgument, Corrupt)):
+            await catalog.replace(replace(stored, env=env))
+        with pytest.raises((InvalidArgument, Corrupt)):
+            await catalog.insert(replace(session(), id=SessionId("z" * 20), env=env))
+    assert (await catalog.page(TENANT)).sessions == (stored,)
 
 
 async def test_a_locked_database_is_unavailable_for_now(catalog: SqliteCatalog, tmp_path: Path) -> None:

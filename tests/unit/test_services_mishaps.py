@@ -1,4 +1,4 @@
-"""Sessions over fakes where something around them fails: the catalog, a caller who leaves, a guest, a defect of ours."""
+"""Sessions over fakes, and what fails around them: the catalog, a caller, a guest, a defect of ours."""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ import pytest
 from stored_nodes import Shared, make_tree, node, silent, value
 
 from torpor.adapters.catalog.memory import MemoryCatalog
+from torpor.adapters.catalog.sqlite import SqliteCatalog
 from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.adapters.keys.memory import MemoryKeys
 from torpor.adapters.templates.digest import digest_tree
-from torpor.domain.errors import Conflict, InvalidArgument, NotFound
+from torpor.domain.errors import Conflict, Corrupt, InvalidArgument, NotFound
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.session import Durability, Limits, Policy, Status
 from torpor.domain.snapshot import Lender, SnapshotRef
@@ -22,6 +23,7 @@ from torpor.services.rebuild import GENERATION_STEP, rebuild_catalog
 from torpor.services.requests import CreateRequest
 from torpor.services.templates import PUBLIC_TENANT, RootFilesystem
 from torpor.store.format import sealed_stream
+from torpor.store.snapshots import ForkRequest
 
 
 async def build(services, engine, home):
@@ -206,6 +208,43 @@ async def test_an_exported_session_becomes_a_new_one_elsewhere_which_goes_on_whe
             await upkeep.import_session(TENANT, pieces(data), "wrong horse")
         await second.sessions.pause(TENANT, "night")
         assert (await second.store.check()).clean
+
+
+@pytest.mark.usefixtures("cheap")
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"env": {"TOKEN": 1}},
+        {"env": ["TOKEN"]},
+        {"env": {"A=B": "c"}},
+        {"metadata": {"owner": ["me"]}},
+        {"policy": {"idle_s": "soon"}},
+        {"policy": {"retention_s": -1.0}},
+        {"limits": {"cpus": "many"}},
+        {"persistence": "eternal"},
+        {"instant_s": "today"},
+        {"memory_files": None},
+    ],
+)
+async def test_a_file_that_says_what_no_session_can_be_is_refused_and_leaves_nothing(shared, first, tmp_path, said):
+    services, catalog, paused, _ = first
+    key = await shared.keys.create(TENANT, "forged")
+    source = SnapshotRef.from_json(paused.snapshot.ref)
+    forged = await services.store.fork(
+        ForkRequest(source, TENANT, "forged", "forged", sequence=1, wrapped_key=key.wrapped, meta=said)
+    )
+    data = b"".join([piece async for piece in services.store.export(forged.ref, "correct horse")])
+    real = SqliteCatalog(tmp_path / "catalog.sqlite3")
+    await real.open()
+    try:
+        await real.put_template(await catalog.template(PUBLIC_TENANT, paused.template_digest))
+        before = {info.key async for info in shared.objects.list("")}
+        with pytest.raises((Corrupt, InvalidArgument)):
+            await maintenance_of(shared, services, real).import_session(TENANT, pieces(data), "correct horse")
+        assert {info.key async for info in shared.objects.list("")} == before
+        assert (await real.page(TENANT)).sessions == ()
+    finally:
+        await real.close()
 
 
 async def test_garbage_of_a_session_is_told_and_what_nobody_knows_is_abandoned(shared, first):

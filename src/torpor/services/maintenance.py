@@ -16,7 +16,7 @@ from torpor.ports.catalog import Catalog
 from torpor.ports.clock import Clock
 from torpor.ports.entropy import Entropy
 from torpor.ports.keys import KeyStore
-from torpor.services.checks import name_taken
+from torpor.services.checks import check_entries, check_policy, name_taken
 from torpor.services.rebuild import Rebuilt, rebuild_catalog, session_of
 from torpor.services.templates import PUBLIC_TENANT
 from torpor.store.garbage import GRACE_S, KEEP_COUNT
@@ -140,9 +140,16 @@ class Maintenance:
             raise
 
     async def _record(self, ref: SnapshotRef) -> Session:
-        """Paused now: the time that a file lay about is not the session's."""
+        """Paused now: the time that a file lay about is not the session's. What a file says is checked as a request is.
+
+        Raises: Corrupt, InvalidArgument, Unsupported.
+        """
         found = SubjectHead(Lender(ref.tenant, ref.subject), HeadChoice.POINTER, ref, await self._store.open(ref))
-        return session_of(found, self._clock.wall_s(), self._durability, is_imported=True)
+        session = session_of(found, self._clock.wall_s(), self._durability, is_imported=True)
+        check_policy(session.policy, None)
+        check_entries("metadata", session.metadata)
+        check_entries("env", session.env)
+        return session
 
     async def _check(self, exported: Exported) -> None:
         digest = exported.meta.get("template_digest")

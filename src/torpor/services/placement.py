@@ -21,7 +21,7 @@ from torpor.services.images import Fetched, Images
 from torpor.services.live import Live
 from torpor.services.patience import destroy_surely
 from torpor.services.pool import Pool
-from torpor.services.snapshot_parts import filesystem_file, memory_files
+from torpor.services.snapshot_parts import filesystem_file, memory_build, memory_files
 from torpor.services.supervisor import Supervisor
 from torpor.store.snapshots import Manifest, SnapshotRef, SnapshotStore
 
@@ -97,7 +97,9 @@ class Placement:
         """
         began_s = self._clock.monotonic_s()
         manifest = await self._store.open(ref)
-        engine = self._engines.of(str(manifest.requirements["build"]))
+        if not memory_files(manifest.meta):
+            raise Unsupported(f"cannot restore snapshot {ref.snapshot}: it holds no memory part", snapshot=ref.snapshot)
+        engine = self._engines.of(memory_build(manifest))
         timings: dict[str, float] = {"open": self._ms_since(began_s)}
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._room(tenant, _need_bytes(manifest)))

@@ -105,8 +105,8 @@ def session_of(found: SubjectHead, now_s: float, durability: Durability, *, is_i
             status=status,
             persistence=Persistence(meta.get("persistence", Persistence.MEMORY)),
             limits=_limits(meta.get("limits", {})),
-            metadata=dict(meta.get("metadata", {})),
-            env=dict(meta.get("env", {})),
+            metadata=_texts(meta.get("metadata", {})),
+            env=_texts(meta.get("env", {})),
             generation=int(meta.get("generation", manifest.header.generation)) + step,
             operation=max(int(meta.get("operation", 0)), ref.sequence, *map(_sequence, found.ahead)),
             wrapped_key=base64.b64encode(manifest.header.wrapped_key).decode(),
@@ -123,7 +123,7 @@ def session_of(found: SubjectHead, now_s: float, durability: Durability, *, is_i
             forked_from=meta.get("forked_from"),
             timeline=(Moment(now_s, status, event, found.choice.value),),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"cannot make a session record of {ref.subject}: its snapshot's meta lacks {error}") from error
 
 
@@ -191,6 +191,9 @@ def _note_without_head(found: SubjectWithoutHead, rebuilt: Rebuilt) -> None:
 def _policy(value: Mapping[str, Any]) -> Policy:
     """Fields that this version does not know are passed over, absent ones get their defaults."""
     known = _known(value, Policy)
+    for name in ("idle_s", "timeout_s", "retention_s"):
+        if known.get(name) is not None:
+            known[name] = float(known[name])
     if "timeout_action" in known:
         known["timeout_action"] = DeadlineAction(known["timeout_action"])
     if "on_resume" in known:
@@ -200,6 +203,13 @@ def _policy(value: Mapping[str, Any]) -> Policy:
 
 def _limits(value: Mapping[str, Any]) -> Limits:
     return Limits(**_known(value, Limits))
+
+
+def _texts(value: Mapping[str, Any]) -> dict[str, str]:
+    """Raises: TypeError for what is no text, which no catalog could read back."""
+    if wrong := [name for name, text in value.items() if not isinstance(text, str)]:
+        raise TypeError(f"a text for {wrong[0]!r}")
+    return dict(value)
 
 
 def _known(value: Mapping[str, Any], kind: type[Policy | Limits]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def template_for_row(row: Mapping[str, Any]) -> TemplateRecord:
 
 def _row(adapter: TypeAdapter[Record], record: Record, columns: tuple[str, ...]) -> Row:
     try:
-        fields = adapter.dump_python(record, mode="json")
+        fields = adapter.dump_python(record, mode="json", warnings="error")  # of a field that could not be read back
         columned = {column: fields.pop(column) for column in columns}
         return {**columned, "document": json.dumps(fields, allow_nan=False, separators=(",", ":"), sort_keys=True)}
     except (PydanticSerializationError, ValueError) as error:

@@ -112,17 +112,19 @@ class SqliteCatalog:
     async def insert(self, session: Session) -> Session:
         """A new record, at revision 1."""
         row = row_for_session(session) | {"revision": 1}
+        stored = session_for_row(row)  # before it is written: one that cannot be read back would end every listing
 
         def insert(connection: sa.Connection) -> None:
             with _names_taken(session):
                 connection.execute(SESSIONS.insert().values(row))
 
         await self._write(insert)
-        return session_for_row(row)
+        return stored
 
     async def replace(self, session: Session) -> Session:
         """Compare-and-swap on the revision."""
         row = row_for_session(session) | {"revision": session.revision + 1}
+        stored = session_for_row(row)  # as above
         mine = (SESSIONS.c.tenant == session.tenant) & (SESSIONS.c.id == session.id)
 
         def swap(connection: sa.Connection) -> None:
@@ -131,11 +133,11 @@ class SqliteCatalog:
                     SESSIONS.update().where(mine, SESSIONS.c.revision == session.revision).values(row)
                 )
             if not swapped.rowcount:
-                stored = connection.scalar(sa.select(SESSIONS.c.revision).where(mine))
-                raise no_such_session(session.id) if stored is None else was_changed(session, stored)
+                revision = connection.scalar(sa.select(SESSIONS.c.revision).where(mine))
+                raise no_such_session(session.id) if revision is None else was_changed(session, revision)
 
         await self._write(swap)
-        return session_for_row(row)
+        return stored
 
     async def get(self, tenant: TenantId, session: SessionId) -> Session:
         """One record, by id."""
