@@ -49,6 +49,7 @@ class Promise:
     attempts: int = 0
     epoch: int = 0
     file: int = 0
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True)
@@ -159,10 +160,16 @@ class Worker:
         promise.acknowledged = max(promise.acknowledged, value)
 
     def write(self, ref: str) -> None:
-        """A file, and what an earlier one says."""
+        """A file, and what an earlier one says. One writer at a time: of two nobody knows who was the last."""
         promise = self.world.promises.get(ref)
-        if promise is None:
+        if promise is None or not promise.writing.acquire(blocking=False):
             return
+        try:
+            self._write(ref, promise)
+        finally:
+            promise.writing.release()
+
+    def _write(self, ref: str, promise: Promise) -> None:
         epoch, floor = promise.epoch, promise.file
         if floor:
             with self.world.client.reading(ref, "/workspace/number") as (pieces, _):
@@ -173,12 +180,7 @@ class Worker:
         self.world.client.write_file(ref, "/workspace/number", [str(number).encode()])
         with self.world.lock:
             if promise.epoch == epoch:
-                promise.file = number if not self.racing(promise, floor) else min(number, promise.file)
-
-    @staticmethod
-    def racing(promise: Promise, floor: int) -> bool:
-        """Another worker wrote meanwhile: either may have been the last."""
-        return promise.file != floor
+                promise.file = number
 
     def pause(self, ref: str) -> None:
         """What was acknowledged before it is kept from now on."""

@@ -187,13 +187,15 @@ async def _from_go(folder: Path, progress: Progress) -> None:
     go = shutil.which("go")
     if go is None:
         raise RouteFailed("there is no go on PATH")
-    said = (await process.run((go, "env", "GOVERSION", "GOTOOLCHAIN"), timeout_s=60)).stdout.split()
+    # A distribution's go is told to stay as old as it is; who set the variable himself meant it.
+    env = {"GOTOOLCHAIN": "auto", **os.environ, "GOBIN": str(folder), "GOTMPDIR": str(folder)}
+    env |= {"CGO_ENABLED": "0", "GOFLAGS": ""}
+    said = (await process.run((go, "env", "GOVERSION", "GOTOOLCHAIN"), timeout_s=60, env=env)).stdout.split()
     version = go_version_of(said[0] if said else "")
     switches = version >= GO_VERSION_SWITCHING_MIN and said[-1:] != ["local"]
     if version < GO_VERSION_MIN and not switches:
         raise RouteFailed(f"go {'.'.join(map(str, version))} is too old; 1.26 is needed")
     progress("go: building the pinned commit (about two minutes the first time)")
-    env = {**os.environ, "GOBIN": str(folder), "GOTMPDIR": str(folder), "CGO_ENABLED": "0", "GOFLAGS": ""}
     argv = (
         go,
         "install",
