@@ -57,7 +57,8 @@ class Step:
         numbers = (record.generation - self.generation_behind, record.operation - self.operation_behind)
         if issubclass(self.kind, Command):
             if self.kind is SetClocks:
-                return SetClocks(Policy(timeout_s=float(self.sequence)), restart=self.sequence % 2 == 0)
+                fields = frozenset({"timeout_s"} if self.sequence % 2 == 0 else {"idle_s"})
+                return SetClocks(Policy(idle_s=5.0, timeout_s=float(self.sequence)), fields=fields)
             return Resume(allow_older=self.sequence % 2 == 0) if self.kind is Resume else self.kind()
         if self.kind is Started:
             return Started(*numbers, InstanceId("i" * 20))

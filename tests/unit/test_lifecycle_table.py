@@ -10,6 +10,7 @@ from torpor.domain import lifecycle
 from torpor.domain.ids import InstanceId
 from torpor.domain.lifecycle import (
     ALREADY,
+    HARD_DEADLINE,
     RULES,
     RUN_DEADLINE,
     Accepted,
@@ -98,7 +99,7 @@ def event_of(kind: type[Event], *, generation: int = 2, operation: int = 5, sequ
         case lifecycle.Adopt:
             return Adopt(snapshot(0), Durability.DISK)
         case lifecycle.SetClocks:
-            return SetClocks(Policy(idle_s=5.0))
+            return SetClocks(Policy(idle_s=5.0), fields=frozenset({"idle_s"}))
         case _:
             return kind()
 
@@ -314,10 +315,13 @@ def test_an_ephemeral_session_is_released_and_never_captured() -> None:
 def test_clocks_are_set_without_an_order_and_the_run_deadline_starts_over_only_if_asked() -> None:
     policy = Policy(idle_s=5.0, timeout_s=60.0, timeout_action=DeadlineAction.KILL)
     record = standing(S.RUNNING, run_deadline_at_s=500.0)
-    kept = accepted(record, SetClocks(policy, hard_deadline_at_s=900.0))
+    kept = accepted(record, SetClocks(policy, 900.0, frozenset({"idle_s", HARD_DEADLINE})))
+    assert kept.policy == replace(record.policy, idle_s=5.0)
     assert (kept.run_deadline_at_s, kept.hard_deadline_at_s, kept.operation) == (500.0, 900.0, record.operation)
-    assert accepted(record, SetClocks(policy, restart=True)).run_deadline_at_s == 160.0
-    resting = accepted(standing(S.PAUSED_LOCAL, run_left_s=7.0), SetClocks(policy, restart=True))
+    timeout = SetClocks(policy, 900.0, frozenset({"timeout_s"}))
+    assert accepted(record, timeout).run_deadline_at_s == 160.0
+    assert accepted(record, timeout).hard_deadline_at_s == record.hard_deadline_at_s
+    resting = accepted(standing(S.PAUSED_LOCAL, run_left_s=7.0), timeout)
     assert (resting.run_deadline_at_s, resting.run_left_s) == (None, 60.0)
 
 
@@ -336,7 +340,7 @@ def test_a_session_expires_only_if_a_clock_has_ended_at_that_very_moment() -> No
     assert decide(record, Expire(), now_s=199.0) == Denied("cannot_expire_before_a_clock_has_ended")
     gone = accepted(record, Expire(), now_s=200.0)
     assert (gone.status, gone.timeline[-1].reason) == (S.DELETING, "hard_deadline")
-    extended = accepted(record, SetClocks(Policy(), hard_deadline_at_s=300.0), now_s=199.0)
+    extended = accepted(record, SetClocks(Policy(), 300.0, frozenset({HARD_DEADLINE})), now_s=199.0)
     assert isinstance(decide(extended, Expire(), now_s=200.0), Denied)
 
 

@@ -10,7 +10,7 @@ from torpor.domain.errors import Conflict, StorageFull
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.lifecycle import Snapshot
 from torpor.domain.session import Policy, Status
-from torpor.services.requests import CreateRequest
+from torpor.services.requests import ClockChange, CreateRequest
 from torpor.testing.node import FakeMachine, open_fake
 
 
@@ -107,3 +107,25 @@ async def test_an_order_to_capture_whose_caller_left_is_ended_by_the_next(node, 
     after = await getattr(node.sessions, use)(TENANT, "day")
     assert after.snapshot is not None
     assert await value(node, "day", "incr x") == "2"
+
+
+async def test_clocks_that_are_set_at_the_same_time_do_not_undo_each_other(node, machine, monkeypatch):
+    await node.sessions.create(TENANT, CreateRequest(name="day", policy=Policy(idle_s=None)))
+    find = machine.catalog.find
+
+    async def slow(tenant, name):
+        found = await find(tenant, name)
+        await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(machine.catalog, "find", slow)
+    changes = (
+        ClockChange(Policy(idle_s=7.0), fields=frozenset({"idle_s"})),
+        ClockChange(Policy(timeout_s=60.0), fields=frozenset({"timeout_s"})),
+        ClockChange(ttl_s=90.0, fields=frozenset({"ttl_s"})),
+        ClockChange(Policy(retention_s=500.0), fields=frozenset({"retention_s"})),
+    )
+    await asyncio.gather(*(node.sessions.set_clocks(TENANT, "day", change) for change in changes))
+    after = await node.sessions.get(TENANT, "day")
+    assert (after.policy.idle_s, after.policy.timeout_s, after.policy.retention_s) == (7.0, 60.0, 500.0)
+    assert after.hard_deadline_at_s is not None

@@ -110,11 +110,14 @@ class Expire(Command):
 
 @dataclass(frozen=True, slots=True)
 class SetClocks(Command):
-    """Set the clocks anew. ``restart``: the run deadline starts over, now; else it stays where it is."""
+    """Set those clocks anew that ``fields`` names, of ``policy`` or ``HARD_DEADLINE``; the others stay as they are now.
 
-    policy: Policy
-    restart: bool = False
+    With ``timeout_s`` among them the run deadline starts over, now; else it stays where it is.
+    """
+
+    policy: Policy = field(default_factory=Policy)
     hard_deadline_at_s: float | None = None
+    fields: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +269,7 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
 _RULE_FOR = {(rule.source, rule.event): rule for rule in RULES}
 IDLE = "idle"
 RUN_DEADLINE = "run deadline"
+HARD_DEADLINE = "hard_deadline_at_s"
 REASON_CHARACTERS_MAX = 200  # in the timeline; ``last_error`` has the whole
 
 
@@ -335,8 +339,10 @@ def _advance(session: Session, event: Event, rule: Rule, now_s: float) -> Sessio
     if isinstance(event, WarnExpiry):
         return replace(advanced, expiry_warned_at_s=now_s)
     if isinstance(event, SetClocks):
-        hard_deadline_at_s = event.hard_deadline_at_s
-        return set_clocks(advanced, event.policy, hard_deadline_at_s, restart=event.restart, now_s=now_s)
+        named = {name: getattr(event.policy, name) for name in event.fields - {HARD_DEADLINE}}
+        hard_deadline_at_s = (event if HARD_DEADLINE in event.fields else session).hard_deadline_at_s
+        restart = "timeout_s" in event.fields
+        return set_clocks(advanced, replace(session.policy, **named), hard_deadline_at_s, restart=restart, now_s=now_s)
     reason = _why(session, event, now_s)[:REASON_CHARACTERS_MAX]
     moment = Moment(now_s, target, _snake(type(event).__name__), reason)
     advanced = replace(advanced, timeline=(*session.timeline, moment)[-TIMELINE_MAX:])

@@ -133,8 +133,7 @@ class Clockwork:
         """Ask for what ``due`` says; the lifecycle refuses it if the clock was set anew meanwhile."""
         match due(session, self._clock.wall_s()):
             case None:  # a record of before this index: writing it anew files it under its next instant
-                event = SetClocks(session.policy, hard_deadline_at_s=session.hard_deadline_at_s)
-                await self._records.apply(session.tenant, session.id, event)
+                await self._records.apply(session.tenant, session.id, SetClocks())
             case Due.WARNING:
                 await self._records.apply(session.tenant, session.id, WarnExpiry())
                 log.warning("session expires soon", session=session.id, expires_at_s=expires_at_s(session))

@@ -19,6 +19,7 @@ from torpor.domain.errors import (
 )
 from torpor.domain.ids import SessionId, TenantId, id_from_entropy, is_id
 from torpor.domain.lifecycle import (
+    HARD_DEADLINE,
     IDLE,
     Accepted,
     Delete,
@@ -177,15 +178,12 @@ class Sessions:
     async def set_clocks(self, tenant: TenantId, ref: str, change: ClockChange) -> Session:
         """Set its clocks anew; the run deadline starts over if ``timeout_s`` is among them. Wakes nothing."""
         session = await self.get(tenant, ref)
-        fields = change.fields
-        policy = replace(session.policy, **{name: getattr(change.policy, name) for name in fields - {"ttl_s"}})
-        check_policy(policy, change.ttl_s)
-        hard_deadline_at_s = session.hard_deadline_at_s
-        if "ttl_s" in fields:
-            hard_deadline_at_s = None if change.ttl_s is None else self._clock.wall_s() + change.ttl_s
-        event = SetClocks(policy, restart="timeout_s" in fields, hard_deadline_at_s=hard_deadline_at_s)
+        check_policy(change.policy, change.ttl_s)
+        hard_deadline_at_s = None if change.ttl_s is None else self._clock.wall_s() + change.ttl_s
+        fields = change.fields - {"ttl_s"} | ({HARD_DEADLINE} if "ttl_s" in change.fields else set())
+        event = SetClocks(change.policy, hard_deadline_at_s, fields)
         decided = await self._records.apply(tenant, session.id, event)
-        self._runtimes.of(session.id).idle_s = policy.idle_s
+        self._runtimes.of(session.id).idle_s = decided.session.policy.idle_s
         return decided.session
 
     async def expire(self, tenant: TenantId, session: SessionId) -> Session:
