@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +32,7 @@ from torpor.adapters.host.staging import MemoryStaging
 from torpor.adapters.keys.file import FileKeys
 from torpor.adapters.templates import template_named
 from torpor.adapters.templates.archive import TemplateFolders
+from torpor.apps.api.ownership import start_ticks
 from torpor.apps.bench.raw import RawParts
 from torpor.apps.building import Workshop
 from torpor.apps.config import Config, make_home
@@ -54,6 +56,8 @@ GUEST_LIB = Path(torpor_guest.__file__).parent.parent
 BLANK_BYTES_MAX = 256 * 1024 * 1024  # a resume of up to this size may find its memory ready
 COUNTER_VARIABLE = "TORPOR_ENGINE_COUNTER"
 
+_BUILD = re.compile(r"b(?P<pid>\d+)-(?P<ticks>\d+)")
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -69,8 +73,21 @@ class Role:
 
     @classmethod
     def build(cls, config: Config) -> Role:
-        """This process, beside a server that may run."""
-        return cls(config.runtime_dir / f"b{os.getpid()}", f"/torpor/{config.runtime_dir.name}/b{os.getpid()}")
+        """This process, beside a server that may run. Named so that no later process of its pid is taken for it."""
+        return cls._of_build(config, f"b{os.getpid()}-{start_ticks(os.getpid())}")
+
+    @classmethod
+    def dead_builds(cls, config: Config) -> tuple[Role, ...]:
+        """Those of which a killed process left a folder."""
+        if not config.runtime_dir.is_dir():
+            return ()
+        found = (_BUILD.fullmatch(path.name) for path in config.runtime_dir.iterdir())
+        dead = [match[0] for match in found if match and start_ticks(int(match["pid"])) != int(match["ticks"])]
+        return tuple(cls._of_build(config, name) for name in sorted(dead))
+
+    @classmethod
+    def _of_build(cls, config: Config, name: str) -> Role:
+        return cls(config.runtime_dir / name, f"/torpor/{config.runtime_dir.name}/{name}")
 
 
 class Node:
@@ -264,6 +281,7 @@ async def _opened_parts(config: Config, role: Role) -> AsyncIterator[Parts]:
     serves = role == Role.serve(config)
     make_home(config)
     clock, entropy = SystemClock(), SystemEntropy()
+    await _bury_dead_builds(config, clock)
     engines = await _engines(config, role, clock)
     catalog = SqliteCatalog(config.catalog_file)
     keys = FileKeys(config.keys_dir, entropy)
@@ -324,6 +342,23 @@ async def _retire(engines: Engines, role: Role) -> None:
             log.warning("instances are left running", reason=error.message)
     if not in_use:
         await asyncio.to_thread(shutil.rmtree, role.runtime_dir, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another role of the home is there
+            role.runtime_dir.parent.rmdir()
+
+
+async def _bury_dead_builds(config: Config, clock: SystemClock) -> None:
+    """Nobody else knows the sandboxes of a build that was killed, nor the plaintext in its memory-backed folder."""
+    for role in Role.dead_builds(config):
+        log.info("removing what a killed build left", folder=str(role.runtime_dir))
+        try:
+            engines = await _engines(config, role, clock)
+            for engine in engines.by_build.values():
+                for instance in await engine.instances():
+                    await engine.destroy(instance)
+            await asyncio.to_thread(MemoryStaging(role.runtime_dir / "staging").close)
+            await _retire(engines, role)
+        except TorporError as error:  # another process may be at it; what is left, the next start finds
+            log.warning("not all of a killed build was removed", code=error.code, error=error.message)
 
 
 def _counter() -> Callable[[str], None]:

@@ -1,0 +1,28 @@
+"""Where processes of one home keep what runs, and which of those folders nobody living has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from torpor.apps import config as configuration
+from torpor.apps.api.ownership import start_ticks
+from torpor.apps.config import Config
+from torpor.apps.node import Role
+
+
+def test_only_the_folders_of_builds_that_were_killed_are_dead(tmp_path, monkeypatch):
+    monkeypatch.setattr(configuration, "RUNTIME_ROOT", tmp_path)
+    config = Config.read({"TORPOR_HOME": str(tmp_path / "home")})
+    assert Role.dead_builds(config) == ()
+    own = Role.build(config)
+    killed = subprocess.Popen(["true"])
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    killed.wait()
+    dead = (f"b{os.getpid()}-{ticks - 1}", f"b{killed.pid}-{ticks}")
+    for name in (*dead, own.runtime_dir.name, "s", "bulk", "b1"):
+        (config.runtime_dir / name).mkdir(parents=True)
+    found = Role.dead_builds(config)
+    assert [role.runtime_dir for role in found] == sorted(config.runtime_dir / name for name in dead)
+    assert {role.cgroup for role in found} == {f"/torpor/{config.runtime_dir.name}/{name}" for name in dead}
