@@ -16,10 +16,12 @@ import pytest
 from websockets.sync.client import connect
 
 import torpor
+from torpor.apps.api.folders import file_json
 from torpor.apps.sdk.access import Access
 from torpor.apps.sdk.frames import FrameDecoder, Kind
 from torpor.apps.sdk.sockets import Socket
 from torpor.domain.errors import Conflict, NotFound, Unauthenticated
+from torpor.ports.guest import FileInfo, FileKind
 
 KEY = "a-key-of-more-than-20-characters"
 
@@ -210,3 +212,9 @@ def test_a_shell_is_typed_into_and_ends_with_its_exit_code(environment):
 def test_a_shell_wants_a_terminal(torpor):
     said = torpor("shell", "one")
     assert (said.returncode, b"torpor exec" in said.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("date_s", "said"), [(1e12, "9999-12-31T23:59:59.000Z"), (-1e12, "0001-01-01T00:00:00.000Z")])
+def test_a_file_of_a_date_that_no_calendar_has_is_still_listed(date_s, said):
+    info = FileInfo("/x", FileKind.FILE, 1, 0o644, "root", "root", modified_at_s=date_s, target=None)
+    assert file_json(info)["modified_at"] == said

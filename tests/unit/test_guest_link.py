@@ -6,7 +6,7 @@ import pytest
 
 from torpor.adapters.clock.system import SystemClock
 from torpor.adapters.guest import FramedDialer
-from torpor.domain.errors import DeadlineExceeded, GuestError
+from torpor.domain.errors import Conflict, DeadlineExceeded, GuestError
 from torpor.domain.ids import InstanceId
 from torpor.ports.guest import Cause
 from torpor.testing.contracts.guest import Collected, notice
@@ -89,6 +89,28 @@ async def test_an_error_code_that_guests_do_not_own_is_a_guest_error():
     guest, _ = connect(on_end(lambda frame_id, channel: channel.send(FrameType.ERROR, frame_id, fields)))
     with pytest.raises(GuestError, match="believe me"):
         await guest.cpu_s()
+    await guest.close()
+
+
+@pytest.mark.parametrize("details", [{"self": 1}, {"message": "?"}, {"code": 2}, {"retry_after_s": "never"}])
+async def test_no_detail_of_a_guests_error_is_taken_for_ours(details):
+    error = {"code": "conflict", "message": "no", "details": {"path": "/x", **details}}
+    guest, _ = connect(on_end(lambda frame_id, channel: channel.send(FrameType.ERROR, frame_id, error)))
+    with pytest.raises(Conflict) as failure:
+        await guest.code("1")
+    assert (failure.value.message, failure.value.details["path"]) == ("no", "/x")
+    assert "retry_after_s" not in failure.value.details
+    await guest.close()
+
+
+@pytest.mark.parametrize("said", [b"<b>", b"[" * 60_000, b"\xff"])
+async def test_a_display_that_is_not_json_is_a_guest_error(said):
+    def answer(frame_id, channel):
+        channel.send(FrameType.DATA, frame_id, payload=said, channel=DataChannel.DISPLAY)
+
+    guest, _ = connect(on_end(answer))
+    with pytest.raises(GuestError, match="not JSON"):
+        await guest.code("1", on_output=Collected())
     await guest.close()
 
 
@@ -199,12 +221,12 @@ async def test_a_guest_at_another_generation_than_it_was_told_is_an_error():
 
 async def test_display_data_of_many_frames_arrives_whole():
     def answer(frame_id, channel):
-        for more, piece in ((True, b"{" * 65536), (True, b"x"), (False, b"}")):
+        for more, piece in ((True, b'"' + b"{" * 65535), (True, b"x"), (False, b'"')):
             channel.send(FrameType.DATA, frame_id, payload=piece, channel=DataChannel.DISPLAY, more=more)
         channel.send(FrameType.RESULT, frame_id, {"dropped_bytes": 0})
 
     guest, _ = connect(on_end(answer))
     collected = Collected()
     await guest.code("x", on_output=collected)
-    assert [output.data for output in collected.outputs] == [b"{" * 65536 + b"x}"]
+    assert [output.data for output in collected.outputs] == [b'"' + b"{" * 65535 + b'x"']
     await guest.close()

@@ -33,7 +33,7 @@ class TorporError(Exception):
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
 
-    def __init__(self, message: str, **details: Any) -> None:  # noqa: ANN401 - details are free-form JSON
+    def __init__(self, message: str, /, **details: Any) -> None:  # noqa: ANN401 - details are free-form JSON
         super().__init__(message)
         self.message = message
         self.details: dict[str, Any] = details
@@ -144,7 +144,7 @@ class EngineError(TorporError):
     http_status = 500
 
 
-def error_for(code: str, message: str, **details: Any) -> TorporError:  # noqa: ANN401 - details are free-form JSON
+def error_for(code: str, message: str, /, **details: Any) -> TorporError:  # noqa: ANN401 - details are free-form JSON
     """The error whose wire name is ``code``; a plain TorporError for a name that this version does not know."""
     classes = {kind.code: kind for kind in TorporError.__subclasses__()}
     return classes.get(code, TorporError)(message, **details)

@@ -48,6 +48,7 @@ from torpor_wire import (
 )
 
 Kind = TypeVar("Kind", bound=StrEnum)
+_HOSTS_DETAILS = frozenset({"retry_after_s"})  # becomes a header of ours: no guest has a say in it
 _ERRORS: Mapping[str, type[TorporError]] = {
     kind.code: kind for kind in (Conflict, InvalidArgument, NotFound, QuotaExceeded, StorageFull, Unsupported)
 }
@@ -56,7 +57,7 @@ _ERRORS: Mapping[str, type[TorporError]] = {
 def error_from(fields: Mapping[str, Any]) -> TorporError:
     """The error in an ERROR message; GuestError for a code that a guest has no business to use."""
     kind = _ERRORS.get(text(fields, "code"), GuestError)
-    details = {key: value for key, value in (mapping(fields, "details") or {}).items() if key != "message"}
+    details = {key: value for key, value in (mapping(fields, "details") or {}).items() if key not in _HOSTS_DETAILS}
     return kind(text(fields, "message"), **details)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -122,8 +123,13 @@ async def send_all(call: Call, piece: bytes) -> Arrival | None:
 
 
 async def hand_on(arrival: Arrival, on_output: OnOutput | None) -> None:
-    """Give output to whoever wants it."""
+    """Give output to whoever wants it. Raises: GuestError for a display that is none."""
     stream = STREAMS.get(arrival.message.channel)
+    if stream is StreamKind.DISPLAY:
+        try:
+            json.loads(arrival.message.payload or b"")
+        except (ValueError, RecursionError) as error:
+            raise GuestError(f"cannot understand the guest: a display is not JSON: {error}") from error
     if on_output is not None and stream is not None:
         await on_output(Output(stream, arrival.message.payload or b""))
 

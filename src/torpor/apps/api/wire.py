@@ -19,10 +19,17 @@ from torpor.store.snapshots import SweepReport
 
 JSON = dict[str, Any]
 
+INSTANT_S_MIN = -62_135_596_800  # 0001-01-01
+INSTANT_S_MAX = 253_402_300_799  # 9999-12-31
+
 
 def instant(wall_s: float) -> str:
-    """RFC 3339 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """RFC 3339 in UTC, to the millisecond. What it cannot say, such as a file's date in year 33658, is its nearest."""
+    return (
+        datetime.fromtimestamp(min(max(wall_s, INSTANT_S_MIN), INSTANT_S_MAX), UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def instant_or_none(wall_s: float | None) -> str | None:
