@@ -14,7 +14,7 @@ from torpor.adapters.catalog.sqlite import SqliteCatalog
 from torpor.adapters.entropy.seeded import SeededEntropy
 from torpor.adapters.keys.memory import MemoryKeys
 from torpor.adapters.templates.digest import digest_tree
-from torpor.domain.errors import Conflict, Corrupt, InvalidArgument, NotFound
+from torpor.domain.errors import Conflict, Corrupt, GuestError, InvalidArgument, NotFound
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.session import Durability, Limits, Policy, Status
 from torpor.domain.snapshot import Lender, SnapshotRef
@@ -267,3 +267,22 @@ async def test_garbage_of_a_session_is_told_and_what_nobody_knows_is_abandoned(s
         await upkeep.collect_garbage(grace_s=-1)
     with pytest.raises(InvalidArgument, match="keep"):
         await upkeep.collect_garbage(keep=0)
+
+
+async def test_a_build_that_fails_leaves_nothing_in_the_store_but_what_was_there(shared, tmp_path):
+    async def not_ready(_guest):
+        raise GuestError("its ready check ended with 1")
+
+    async with node(shared, tmp_path / "one") as (services, _, engine):
+        digest = make_tree(tmp_path / "one")
+        rootfs = RootFilesystem("data", digest, tmp_path / "one" / digest / "rootfs")
+        for build_before in (False, True):
+            if build_before:
+                await services.templates.capture_golden(rootfs, engine, Limits(), silent)
+            before = {info.key async for info in shared.objects.list("")}
+            with pytest.raises(GuestError, match="ready check"):
+                await services.templates.capture_golden(rootfs, engine, Limits(), silent, check=not_ready)
+            assert {info.key async for info in shared.objects.list("")} == before
+        session, _ = await services.sessions.create(TENANT, CreateRequest(template="data"))
+        assert (await services.sessions.pause(TENANT, session.id)).snapshot is not None
+        assert (await services.store.check()).clean

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ META_FIELD = "rootfs"
 TAR_BLOCK_BYTES = 512
 
 
+@dataclass(frozen=True, slots=True)
+class KeptTree:
+    """Where a tree is in the store, and whether it was put there just now."""
+
+    ref: SnapshotRef
+    is_new: bool
+
+
 class Rootfs:
     """Root filesystems of one node."""
 
@@ -40,18 +49,25 @@ class Rootfs:
 
     async def keep(
         self, tenant: TenantId, name: str, digest: str, *, same: SnapshotRef | None, alike: Sequence[SnapshotRef]
-    ) -> Mapping[str, Any]:
-        """Store the tree, once; what the golden snapshot's meta has to say of it.
+    ) -> KeptTree:
+        """Store the tree, once; its reference is what the golden snapshot's meta has to say of it.
 
         ``same``: a golden snapshot of the same tree, whose copy serves if it is there. ``alike``: golden snapshots of
         other templates: what their trees have in common with this one is not stored again.
         Raises: NotFound, StorageFull.
         """
         ref = await self._kept(same) if same else None
-        if ref is None:
-            relatives = [kept for golden in alike if (kept := await self._kept(golden)) is not None]
-            ref = await self._stored(tenant, name, digest, relatives[0] if relatives else None)
-        return {META_FIELD: ref.to_json()}
+        if ref is not None:
+            return KeptTree(ref, is_new=False)
+        relatives = [kept for golden in alike if (kept := await self._kept(golden)) is not None]
+        return KeptTree(await self._stored(tenant, name, digest, relatives[0] if relatives else None), is_new=True)
+
+    async def remove(self, ref: SnapshotRef) -> None:
+        """Take a tree out of the store again that nothing names: the build that it was for has failed."""
+        try:
+            await self._store.delete_subject(ref.tenant, ref.subject)
+        except TorporError as error:  # the failure itself is what has to be told
+            log.warning("a failed build left a tree", subject=ref.subject, code=error.code, error=error.message)
 
     async def at(self, digest: str, golden: SnapshotRef) -> Path:
         """The folder of the tree, fetched and verified first if this node lacks it. Concurrent callers share one fetch.
@@ -95,9 +111,9 @@ class Rootfs:
 
     async def _stored(self, tenant: TenantId, name: str, digest: str, parent: SnapshotRef | None) -> SnapshotRef:
         subject = id_from_entropy(self._entropy.bytes(20))
-        key = await self._keys.create(tenant, subject)
         async with self._folders.workplace() as folder:
             await self._folders.pack(digest, folder / PART)
+            key = await self._keys.create(tenant, subject)
             stored = await self._store.write(
                 WriteRequest(
                     tenant=tenant,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torpor.domain.errors import NotFound
+import structlog
+
+from torpor.domain.errors import NotFound, TorporError
 from torpor.domain.ids import TenantId, id_from_entropy
 from torpor.domain.session import Limits, Session, SnapshotRecord
 from torpor.ports.catalog import Catalog, TemplateRecord
@@ -19,8 +22,10 @@ from torpor.ports.keys import KeyStore
 from torpor.services.blueprint import Blueprint
 from torpor.services.capture import CaptureOrder
 from torpor.services.golden import Check, GoldenForge, Progress
-from torpor.services.rootfs import Rootfs
+from torpor.services.rootfs import META_FIELD, Rootfs
 from torpor.store.snapshots import SnapshotRef
+
+log = structlog.get_logger()
 
 PUBLIC_TENANT = TenantId("public")
 
@@ -108,12 +113,28 @@ class Templates:
     ) -> tuple[TemplateRecord, SnapshotRecord]:
         """Start the root filesystem cold, warm it, capture it, and store the template. Leaves no instance behind.
 
-        ``check``: must return before the capture. What fails leaves the name as it was.
+        ``check``: must return before the capture. What fails leaves the name as it was, and nothing in the store.
         """
+        async with contextlib.AsyncExitStack() as undo:
+            record, snapshot = await self._captured(rootfs, engine, limits, progress, check, undo)
+            undo.pop_all()
+        await self._catalog.put_template(record)
+        return record, snapshot
+
+    async def _captured(
+        self,
+        rootfs: RootFilesystem,
+        engine: Engine,
+        limits: Limits,
+        progress: Progress,
+        check: Check | None,
+        undo: contextlib.AsyncExitStack,
+    ) -> tuple[TemplateRecord, SnapshotRecord]:
         subject = id_from_entropy(self._entropy.bytes(20))
         key = await self._keys.create(PUBLIC_TENANT, subject)
+        undo.push_async_callback(self._shred, subject)
         created_at_s = self._clock.wall_s()
-        kept = await self._kept(rootfs, progress)
+        kept = await self._kept(rootfs, progress, undo)
         order = CaptureOrder(
             tenant=PUBLIC_TENANT,
             subject=subject,
@@ -141,10 +162,18 @@ class Templates:
             image_bytes=snapshot.image_bytes,
             shape=_limits_json(limits),
         )
-        await self._catalog.put_template(record)
         return record, snapshot
 
-    async def _kept(self, rootfs: RootFilesystem, progress: Progress) -> Mapping[str, Any]:
+    async def _shred(self, subject: str) -> None:
+        """After a failed capture, which has removed its own objects."""
+        try:
+            await self._keys.destroy(PUBLIC_TENANT, subject)
+        except TorporError as error:  # the failure itself is what has to be told
+            log.warning("a failed build left a key", subject=subject, code=error.code, error=error.message)
+
+    async def _kept(
+        self, rootfs: RootFilesystem, progress: Progress, undo: contextlib.AsyncExitStack
+    ) -> Mapping[str, Any]:
         """The root filesystem in the store: what the golden snapshot says of it."""
         if self._rootfs is None:
             return {}
@@ -159,7 +188,10 @@ class Templates:
             same = None
         await progress("storing the root filesystem")
         alike = [SnapshotRef.from_json(record.golden) for record in records]
-        return await self._rootfs.keep(PUBLIC_TENANT, rootfs.name, rootfs.digest, same=same, alike=alike)
+        kept = await self._rootfs.keep(PUBLIC_TENANT, rootfs.name, rootfs.digest, same=same, alike=alike)
+        if kept.is_new:
+            undo.push_async_callback(self._rootfs.remove, kept.ref)
+        return {META_FIELD: kept.ref.to_json()}
 
 
 def _limits_json(limits: Limits) -> dict[str, Any]:
