@@ -24,7 +24,7 @@ END = "\x1e"  # written by the shell and by Python after each step; nothing of t
 FENCE = re.compile(r"^```(?P<kind>[a-z]*) ?(?P<argument>\S*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"^(?P<prompt>\S+# )(?P<typed>.*)$")
 # A waiting line, which the terminal wipes again; then colours, cursor moves and modes.
-WIPED = re.compile(r"\r\x1b\[2Ktorpor: [^\r]*(?=\r\x1b\[2K)")
+WIPED = re.compile(r"\r\x1b\[2Ktorpor: [^\r]*(?=\r\x1b\[2K|$)")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r")
 
 DRIVER = f"""
