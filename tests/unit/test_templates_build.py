@@ -1,12 +1,17 @@
 """The pure parts of the template builder, its tree work, and what its failures mean."""
 
 import errno
+import io
 import os
+import shutil
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
-from torpor.adapters.templates import BASE, DATA, TemplateSpec, built_rootfs, commands, finish, template_named
+from torpor.adapters.templates import BASE, DATA, TemplateSpec, built_rootfs, commands, finish, oci, template_named
+from torpor.adapters.templates.chamber import outside_argv
 from torpor.adapters.templates.digest import digest_tree
 from torpor.adapters.templates.workplace import full_disk_named, remove_tree, workplace
 from torpor.domain.errors import EngineError, InvalidArgument, NotFound, StorageFull
@@ -174,6 +179,64 @@ def test_finishing_never_writes_through_a_link_that_leaves_the_tree(bare_tree, g
     with pytest.raises(EngineError, match="opt is a link"):
         finish.add_torpor(bare_tree, DATA, guest_lib=guest_lib, sources="")
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "file"),
+    [
+        ("var", "log/syslog"),
+        ("usr", "lib/python3/dist-packages/pandas/tests/test_io.py"),
+        ("etc", "apt/apt.conf.d/99mmdebstrap"),
+        ("etc", "passwd"),
+        ("etc/ssh", "ssh_host_ed25519_key"),
+        ("etc/apt", "sources.list.d/debian.sources"),
+        ("etc/sudoers.d", "torpor"),
+    ],
+)
+def test_a_link_of_a_hostile_tree_makes_finishing_touch_nothing_outside(bare_tree, guest_lib, tmp_path, link, file):
+    kept = tmp_path / "outside" / file
+    kept.parent.mkdir(parents=True)
+    kept.write_text("the host's own\n")
+    shutil.rmtree(bare_tree / link, ignore_errors=True)
+    (bare_tree / link).symlink_to(tmp_path / "outside")
+
+    def finished() -> None:
+        finish.clean_layer(bare_tree)
+        finish.add_torpor(bare_tree, DATA, guest_lib=guest_lib, sources="URIs: http://mirror.example\n")
+
+    with pytest.raises(EngineError, match="is a link"):
+        finished()
+    assert kept.read_text() == "the host's own\n"
+    assert [path for path in (tmp_path / "outside").rglob("*") if path.is_file()] == [kept]
+
+
+@pytest.mark.parametrize("name", ["etc", "run", "proc", "dev"])
+def test_no_program_is_run_in_a_tree_whose_own_folders_are_links(tmp_path, name):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "hosts").write_text("127.0.0.1 localhost\n")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / name).symlink_to(outside)
+    argv = outside_argv(tmp_path / "root", "", ("true",))
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, f"/{name} is a link" in done.stderr) == (1, True)
+    assert [path.name for path in outside.iterdir()] == ["hosts"]
+
+
+def test_a_layer_that_is_a_link_to_itself_is_refused(tmp_path):
+    config = b"{}"
+    members = {"manifest.json": b'[{"Config": "c.json", "Layers": ["a.tar"]}]', "c.json": config}
+    with tarfile.open(tmp_path / "image.tar", "w") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+        link = tarfile.TarInfo("a.tar")
+        link.type, link.linkname = tarfile.SYMTYPE, "a.tar"
+        tar.addfile(link)
+    assert oci.read_image(tmp_path / "image.tar").layers == ("a.tar",)
+    with pytest.raises(InvalidArgument, match="link without end"):
+        oci._extract(tmp_path / "image.tar", "a.tar", tmp_path / "layer.tar")
 
 
 def test_a_tree_without_python_is_refused(bare_tree, guest_lib):

@@ -34,6 +34,9 @@ _FURNISH = """
 set -e
 root=$1; options=$2; shift 2
 [ -z "$options" ] || mount -t overlay overlay -o "$options" "$root"
+for name in proc dev run tmp etc; do  # a link would lead to the host's own
+    [ ! -L "$root/$name" ] || { echo "cannot use the tree: /$name is a link" >&2; exit 1; }
+done
 mkdir -p "$root/proc" "$root/dev" "$root/run" "$root/tmp" "$root/etc"
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755,nosuid tmpfs "$root/dev"

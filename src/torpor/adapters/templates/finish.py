@@ -1,7 +1,7 @@
 """Turn a distribution's bare tree into a template's: torpor's own files in, the host's traces out.
 
-Blocking file work; nothing here runs a program. Every write replaces what was there without following links, since a
-link in the tree may point outside it.
+Blocking file work; nothing here runs a program. Every write replaces what was there without following links, and no
+path is written to, emptied or removed but through ``_inside``: a link in the tree may point outside it.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ _SITE_PATTERNS = ("usr/lib/python3/dist-packages", "usr/local/lib/python3.*/site
 def clean_layer(root: Path) -> None:
     """Take out of a bare tree what is the host's or the build's own. Idempotent."""
     for relative in _EMPTIED:
-        _empty(root / relative)
+        _empty(_inside(root, relative))
     for relative in _REMOVED:
-        (root / relative).unlink(missing_ok=True)
+        _inside(root, relative).unlink(missing_ok=True)
     drop_unused(root)
 
 
 def drop_unused(root: Path) -> None:
     """Take out what nobody runs in a sandbox; of a layer too, what it added alone."""
     for pattern in _UNUSED_PATTERNS:
-        for unused in sorted(root.glob(pattern)):
+        for unused in _found(root, pattern):
             shutil.rmtree(unused)
 
 
@@ -92,7 +92,7 @@ def add_torpor(root: Path, spec: TemplateSpec, *, guest_lib: Path, sources: str 
     if sources is not None:
         _write_sources(root, sources)
     _add_user(root)
-    for key in sorted(root.glob("etc/ssh/ssh_host_*")):
+    for key in _found(root, "etc/ssh/ssh_host_*"):
         key.unlink()  # an identity, which clones may not share
     _settle_times(root, ["/opt/torpor"])
 
@@ -134,7 +134,7 @@ def _copy_guest(root: Path, guest_lib: Path) -> None:
 
 def _write_sources(root: Path, sources: str) -> None:
     _write(root, "/etc/apt/sources.list", "")
-    folder = root / "etc/apt/sources.list.d"
+    folder = _inside(root, "etc/apt/sources.list.d")
     _empty(folder)
     if folder.is_dir():
         _write(root, "/etc/apt/sources.list.d/distribution.sources", sources)
@@ -162,23 +162,24 @@ def _add_user(root: Path) -> None:
     rows = [line.split(":") for line in _lines(root / "etc/passwd")]
     home = f"/home/{USER_NAME}"
     if not any(row[0] == USER_NAME or row[2:3] == [str(USER_ID)] for row in rows):
-        _append(root / "etc/passwd", f"{USER_NAME}:x:{USER_ID}:{USER_ID}::{home}:/bin/bash")
-        _append(root / "etc/group", f"{USER_NAME}:x:{USER_ID}:")
-        _append(root / "etc/shadow", f"{USER_NAME}:!:18262:0:99999:7:::")
-        _append(root / "etc/gshadow", f"{USER_NAME}:!::")
+        _append(root, "etc/passwd", f"{USER_NAME}:x:{USER_ID}:{USER_ID}::{home}:/bin/bash")
+        _append(root, "etc/group", f"{USER_NAME}:x:{USER_ID}:")
+        _append(root, "etc/shadow", f"{USER_NAME}:!:18262:0:99999:7:::")
+        _append(root, "etc/gshadow", f"{USER_NAME}:!::")
         _folder(root, home, 0o755)
         os.chown(root / home.lstrip("/"), USER_ID, USER_ID)
         os.chown(_inside(root, WORKSPACE), USER_ID, USER_ID)
     if (root / "etc/sudoers.d").is_dir():
         _write(root, "/etc/sudoers.d/torpor", f"{USER_NAME} ALL=(ALL:ALL) NOPASSWD: ALL\n")
-        (root / "etc/sudoers.d/torpor").chmod(0o440)
+        _inside(root, "etc/sudoers.d/torpor").chmod(0o440)
 
 
 def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.is_file() else []
 
 
-def _append(path: Path, line: str) -> None:
+def _append(root: Path, relative: str, line: str) -> None:
+    path = _inside(root, relative)
     lines = _lines(path)
     mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o644
     owner = (path.stat().st_uid, path.stat().st_gid) if path.is_file() else (0, 0)
@@ -200,6 +201,11 @@ def _inside(root: Path, path: str) -> Path:
                 raise EngineError(f"cannot write {path} into the tree: {here.name} is a link to {target}")
             here = here.parent / target
     return here / parts[-1]
+
+
+def _found(root: Path, pattern: str) -> list[Path]:
+    """What the pattern finds in the tree. Raises: EngineError if a link leads it out."""
+    return [_inside(root, str(path.relative_to(root))) for path in sorted(root.glob(pattern))]
 
 
 def _folder(root: Path, path: str, mode: int) -> None:

@@ -29,6 +29,7 @@ from torpor.domain.errors import InvalidArgument, Unsupported
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DOCUMENT_BYTES_MAX = 4 << 20
 _REF_DEPTH_MAX = 4
+_LINK_DEPTH_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +156,15 @@ def _json(tar: tarfile.TarFile, name: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _member(tar: tarfile.TarFile, name: str) -> tarfile.TarInfo:
-    found = next((member for member in tar.getmembers() if os.path.normpath(member.name) == name), None)
-    if found is None:
-        raise KeyError(f"{name} is not in it")
-    if found.issym():  # docker save writes a layer that is used twice as a link
-        return _member(tar, os.path.normpath(os.path.join(os.path.dirname(name), found.linkname)))
-    return found
+    for _ in range(_LINK_DEPTH_MAX):
+        found = next((member for member in tar.getmembers() if os.path.normpath(member.name) == name), None)
+        if found is None:
+            raise KeyError(f"{name} is not in it")
+        if not found.issym():
+            return found
+        # docker save writes a layer that is used twice as a link
+        name = os.path.normpath(os.path.join(os.path.dirname(name), found.linkname))
+    raise KeyError(f"{name} is a link without end")
 
 
 def _bytes(tar: tarfile.TarFile, name: str) -> bytes:
@@ -174,7 +178,12 @@ def _extract(archive: Path, name: str, target: Path) -> None:
     """Copy one layer out. Raises: InvalidArgument if a blob is not what its name says."""
     seen = hashlib.sha256()
     with tarfile.open(archive) as tar, target.open("wb") as file:
-        source = tar.extractfile(_member(tar, name))
+        try:
+            source = tar.extractfile(_member(tar, name))
+        except KeyError as error:
+            raise InvalidArgument(
+                f"cannot read the layer {name} of {archive}: {error.args[0]}; save it again", field="base"
+            ) from error
         if source is None:
             raise InvalidArgument(f"cannot read the layer {name} of {archive}: it is no file", field="base")
         while block := source.read(1 << 20):
