@@ -10,7 +10,7 @@ from torpor.domain.errors import Conflict, StorageFull
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.lifecycle import Snapshot
 from torpor.domain.session import Policy, Status
-from torpor.services.requests import ClockChange, CreateRequest
+from torpor.services.requests import ClockChange, CreateRequest, ForkRequest
 from torpor.testing.node import FakeMachine, open_fake
 
 
@@ -129,3 +129,32 @@ async def test_clocks_that_are_set_at_the_same_time_do_not_undo_each_other(node,
     after = await node.sessions.get(TENANT, "day")
     assert (after.policy.idle_s, after.policy.timeout_s, after.policy.retention_s) == (7.0, 60.0, 500.0)
     assert after.hard_deadline_at_s is not None
+
+
+@pytest.mark.parametrize("at_write", [1, 2])
+@pytest.mark.parametrize("makes", ["create", "fork"])
+async def test_a_birth_that_the_full_disk_ends_leaves_neither_key_nor_name(node, machine, monkeypatch, makes, at_write):
+    await node.sessions.create(TENANT, CreateRequest(name="source"))
+    await node.sessions.pause(TENANT, "source")
+    secrets = set(machine.keys._secrets)
+    insert, replace, writes = machine.catalog.insert, machine.catalog.replace, []
+
+    def full_once(write):
+        async def written(record):
+            writes.append(record)
+            if len(writes) == at_write:
+                raise StorageFull("cannot write the catalog: the disk is full")
+            return await write(record)
+
+        return written
+
+    monkeypatch.setattr(machine.catalog, "insert", full_once(insert))
+    monkeypatch.setattr(machine.catalog, "replace", full_once(replace))
+    made = {
+        "create": lambda: node.sessions.create(TENANT, CreateRequest(name="day")),
+        "fork": lambda: node.services.forks.fork(TENANT, "source", ForkRequest(names=("day",))),
+    }[makes]
+    with pytest.raises(StorageFull):
+        await made()
+    assert set(machine.keys._secrets) == secrets
+    assert [session.name for session in (await node.sessions.page(TENANT)).sessions] == ["source"]

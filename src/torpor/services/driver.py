@@ -83,8 +83,8 @@ class Driver:
         cause = Cause.CREATED if session.snapshot is None else Cause.FORKED
         runtime = self._runtimes.of(session.id)
         async with runtime.placing:
-            decided = await self._records.apply(session.tenant, session.id, Create())
             try:
+                decided = await self._records.apply(session.tenant, session.id, Create())
                 placed_session, _, resumption = await self._place(decided.session, cause, source=source)
             except TorporError:
                 await self._erase_stored(session)

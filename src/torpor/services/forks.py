@@ -97,11 +97,11 @@ class Forks:
         reach(CrashPoint.FORK_INSERTED)
         try:
             copied = await self._copied(session, snapshot)
+            reach(CrashPoint.FORK_STORED)
+            adopted = await self._records.apply(session.tenant, session.id, Adopt(copied, self._driver.durability))
         except TorporError:
-            await self._sessions.delete(session.tenant, session.id)
+            await self._driver.erase(session)
             raise
-        reach(CrashPoint.FORK_STORED)
-        adopted = await self._records.apply(session.tenant, session.id, Adopt(copied, self._driver.durability))
         reach(CrashPoint.FORK_RECORDED)
         return await self._driver.create(adopted.session, source=SnapshotRef.from_json(snapshot.ref))
 
