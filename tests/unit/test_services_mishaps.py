@@ -158,3 +158,37 @@ async def test_a_birth_that_the_full_disk_ends_leaves_neither_key_nor_name(node,
         await made()
     assert set(machine.keys._secrets) == secrets
     assert [session.name for session in (await node.sessions.page(TENANT)).sessions] == ["source"]
+
+
+@pytest.mark.parametrize("makes", ["create", "fork"])
+async def test_a_birth_whose_caller_left_comes_to_its_end_and_loses_no_instance(node, monkeypatch, makes):
+    await node.sessions.create(TENANT, CreateRequest(name="source"))
+    gate, began, restore = asyncio.Event(), asyncio.Event(), node.engine.restore
+
+    async def slow(*args, **options):
+        began.set()
+        await gate.wait()
+        await restore(*args, **options)
+
+    monkeypatch.setattr(node.engine, "restore", slow)
+    made = {
+        "create": lambda: node.sessions.create(TENANT, CreateRequest(name="day")),
+        "fork": lambda: node.services.forks.fork(TENANT, "source", ForkRequest(names=("day",))),
+    }[makes]
+    call = asyncio.ensure_future(made())
+    await began.wait()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    gate.set()
+
+    async def runs():
+        return (await node.sessions.get(TENANT, "day")).status is Status.RUNNING
+
+    await until(runs)
+    await value(node, "day", "set x 1")
+
+    async def all_are_held():
+        held = node.services.runtimes.instances() | node.pool.instances()
+        return set(await node.engine.instances()) == held
+
+    await until(all_are_held)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -49,6 +49,8 @@ from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
 log = structlog.get_logger()
 
+Made = TypeVar("Made")
+
 WAKE_ROUNDS_MAX = 8
 GO_ON_ATTEMPTS_MAX = 5
 GO_ON_PAUSE_S = 0.5
@@ -75,6 +77,10 @@ class Driver:
         self._store, self.durability = storage
         self._supervisor, self._clock, self._entropy = origin
 
+    async def finish(self, work: Coroutine[Any, Any, Made], *, name: str) -> Made:
+        """Carry ``work`` to its end although its caller is cancelled: half of it would be nobody's."""
+        return await self._supervisor.finish(work, name=name)
+
     async def create(self, session: Session, *, source: SnapshotRef | None = None) -> tuple[Session, Resumption]:
         """Place a stored, new record for the first time. On failure nothing of the session is left.
 
@@ -99,8 +105,7 @@ class Driver:
         ``resume``: an explicit request instead of a burst's. It goes on to its end although the caller is cancelled.
         Raises: Conflict; whatever a placement raises.
         """
-        work = self._ensure_running(session, resume)
-        return await self._supervisor.finish(work, name=f"wake:{session.id}")
+        return await self.finish(self._ensure_running(session, resume), name=f"wake:{session.id}")
 
     async def _ensure_running(self, session: Session, resume: Resume | None) -> tuple[Session, Live, Resumption | None]:
         runtime = self._runtimes.of(session.id)

@@ -52,6 +52,8 @@ class Forks:
     async def fork(self, tenant: TenantId, ref: str, request: ForkRequest) -> tuple[Forked, ...]:
         """Running copies of a session as it is now; it goes on, or stays paused. All of them, or none.
 
+        It goes on to its end although the caller is cancelled.
+
         Raises: InvalidArgument, NotFound, Conflict (a name; a status without a newest state), Unsupported (ephemeral);
         what a capture and a placement raise.
         """
@@ -68,7 +70,10 @@ class Forks:
         for name in request.names:
             if await self._catalog.find(tenant, name) is not None:
                 raise name_taken(name)
-        source = await self._sessions.snapshot(tenant, source.id)
+        return await self._driver.finish(self._forked(source, request), name=f"fork:{source.id}")
+
+    async def _forked(self, source: Session, request: ForkRequest) -> tuple[Forked, ...]:
+        source = await self._sessions.snapshot(source.tenant, source.id)
         assert source.snapshot is not None
         names: tuple[str | None, ...] = request.names or (None,) * request.count
         outcomes = await asyncio.gather(
@@ -77,7 +82,7 @@ class Forks:
         made = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if failed:
-            await asyncio.gather(*(self._sessions.delete(tenant, session.id) for session, _ in made))
+            await asyncio.gather(*(self._sessions.delete(session.tenant, session.id) for session, _ in made))
             await self._check_still_there(source)
             raise failed[0]
         return tuple(made)

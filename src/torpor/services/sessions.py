@@ -75,6 +75,7 @@ class Sessions:
     async def create(self, tenant: TenantId, request: CreateRequest) -> tuple[Session, Resumption]:
         """A new running session, a clone of its template's golden snapshot.
 
+        It goes on to its end although the caller is cancelled.
         Raises: InvalidArgument, NotFound (the template), Conflict (the name), Unsupported. Leaves nothing on failure.
         """
         check_create(request)
@@ -96,6 +97,9 @@ class Sessions:
         )
         if request.name is not None and await self._catalog.find(tenant, request.name) is not None:
             raise name_taken(request.name)
+        return await self._driver.finish(self._born(session), name=f"create:{session.id}")
+
+    async def _born(self, session: Session) -> tuple[Session, Resumption]:
         stored = await bear(self._catalog, self._keys, session)
         reach(CrashPoint.CREATE_INSERTED)
         return await self._driver.create(stored)
