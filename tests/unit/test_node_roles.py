@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 
 from torpor.apps import config as configuration
 from torpor.apps.api.ownership import start_ticks
 from torpor.apps.config import Config
-from torpor.apps.node import Role
+from torpor.apps.node import FILES_MAX, Role, raise_file_limit
 
 
 def test_only_the_folders_of_builds_that_were_killed_are_dead(tmp_path, monkeypatch):
@@ -26,3 +27,14 @@ def test_only_the_folders_of_builds_that_were_killed_are_dead(tmp_path, monkeypa
     found = Role.dead_builds(config)
     assert [role.runtime_dir for role in found] == sorted(config.runtime_dir / name for name in dead)
     assert {role.cgroup for role in found} == {f"/torpor/{config.runtime_dir.name}/{name}" for name in dead}
+
+
+def test_a_node_may_open_as_many_files_as_the_system_allows():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        raise_file_limit()
+        raised, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert raised == FILES_MAX if hard == resource.RLIM_INFINITY else raised == min(hard, FILES_MAX)

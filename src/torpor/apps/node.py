@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -55,6 +56,7 @@ log = structlog.get_logger()
 GUEST_LIB = Path(torpor_guest.__file__).parent.parent
 BLANK_BYTES_MAX = 256 * 1024 * 1024  # a resume of up to this size may find its memory ready
 COUNTER_VARIABLE = "TORPOR_ENGINE_COUNTER"
+FILES_MAX = 1 << 20  # what Linux allows a process at most, unless told otherwise
 
 _BUILD = re.compile(r"b(?P<pid>\d+)-(?P<ticks>\d+)")
 
@@ -218,6 +220,7 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
     Leaving the block as the server pauses every running session, so that nothing is lost and no process is left.
     """
     serves = role is None
+    raise_file_limit()
     async with _opened_parts(config, role or Role.serve(config)) as parts, Supervisor() as supervisor:
         outside = _outside(parts, config, serves=serves)
         services = compose(outside, supervisor)
@@ -240,6 +243,18 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
             await services.warm.drop_all()
             await services.pool.drain()
             await services.residents.drop()
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as it may have: a session with an instance holds five, beside its clients.
+
+    The usual 1,024 end at some two hundred sessions, in errors of whatever opens the next file.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a kernel that allows less: it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -15,7 +16,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from torpor.domain.errors import Unsupported
+from torpor.domain.errors import StorageFull, Unavailable, Unsupported
 
 OPTIONS = "mode=0700,size=90%"
 BLANK_EXCESS_MAX = 1.25
@@ -61,7 +62,11 @@ class MemoryStaging:
     async def folder(self) -> AsyncIterator[Path]:
         """See the port."""
         path = self._root / f"{next(self._numbers):08d}"
-        path.mkdir(mode=0o700)
+        try:
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            kind = StorageFull if error.errno == errno.ENOSPC else Unavailable
+            raise kind(f"cannot make a folder for plaintext images in {self._root}: {error.strerror}") from error
         try:
             yield path
         finally:
