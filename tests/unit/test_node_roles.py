@@ -6,10 +6,13 @@ import os
 import resource
 import subprocess
 
+import pytest
+
 from torpor.apps import config as configuration
 from torpor.apps.api.ownership import start_ticks
 from torpor.apps.config import Config
-from torpor.apps.node import FILES_MAX, Role, raise_file_limit
+from torpor.apps.node import FILES_MAX, Role, open_node, raise_file_limit
+from torpor.domain.errors import Unsupported
 
 
 def test_only_the_folders_of_builds_that_were_killed_are_dead(tmp_path, monkeypatch):
@@ -38,3 +41,11 @@ def test_a_node_may_open_as_many_files_as_the_system_allows():
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert raised == FILES_MAX if hard == resource.RLIM_INFINITY else raised == min(hard, FILES_MAX)
+
+
+async def test_a_node_and_what_it_starts_never_leave_a_dump_of_their_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(configuration, "RUNTIME_ROOT", tmp_path)
+    with pytest.raises(Unsupported, match="no engine is installed"):
+        async with open_node(Config.read({"TORPOR_HOME": str(tmp_path / "home")})):
+            raise AssertionError("never entered")
+    assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)  # from now on: what is given up cannot be taken back

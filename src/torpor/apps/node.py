@@ -221,6 +221,7 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
     """
     serves = role is None
     raise_file_limit()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump of this process, or of a sandbox, is plaintext on a disk
     async with _opened_parts(config, role or Role.serve(config)) as parts, Supervisor() as supervisor:
         outside = _outside(parts, config, serves=serves)
         services = compose(outside, supervisor)
