@@ -182,6 +182,13 @@ def test_both_clients_offer_the_same():
         assert {name for name in dir(one) if name[0] != "_"} == {name for name in dir(other) if name[0] != "_"}
 
 
+def test_everything_that_is_offered_is_there_and_nothing_else_is_said_to_be():
+    for name in sdk.__all__:
+        assert getattr(sdk, name).__name__ == name
+    with pytest.raises(AttributeError, match="Nobody"):
+        sdk.Nobody  # noqa: B018
+
+
 # ---- what a notebook shows ------------------------------------------------------------------------------------------
 
 
@@ -243,8 +250,10 @@ import sys
 for name in {SERVER_PACKAGES!r}:
     sys.modules[name] = None
 sys.modules["pydantic"] = sys.modules["typer"] = None
-import torpor
+import torpor, torpor.apps.client
+assert not {{"asyncio", "httpx", "websockets"}} & set(sys.modules), "a command does not wait for what it does not use"
 torpor.Client("http://127.0.0.1:1", {KEY!r}).close()
+assert not {{"asyncio", "httpx"}} & set(sys.modules), "nor does who waits"
 torpor.AsyncClient
 del sys.modules["pydantic"], sys.modules["typer"]  # the command line needs typer, and that brings pydantic
 from torpor.apps.cli.main import main
