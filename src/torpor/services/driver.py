@@ -292,7 +292,10 @@ class Driver:
         )
 
     async def let_go(self, session: Session) -> None:
-        """Perform the RELEASE of a session of which nothing is kept."""
+        """Perform the RELEASE of a session of which nothing is kept. It goes on to its end as a wake does."""
+        await self.finish(self._let_go(session), name=f"release:{session.id}")
+
+    async def _let_go(self, session: Session) -> None:
         runtime = self._runtimes.of(session.id)
         live, runtime.live = runtime.live, None
         if live is not None:
@@ -323,10 +326,10 @@ class Driver:
             return False
 
     async def lost_if_dead(self, session: Session, live: Live, error: TorporError) -> None:
-        """After a guest error: if the sandbox died, say so in the record."""
+        """After a guest error: if the sandbox died, say so in the record, also if the caller is cancelled over it."""
         status = await live.engine.inspect(live.instance)
         if status in {InstanceStatus.STOPPED, InstanceStatus.ABSENT}:
-            await self.lose(session, f"its sandbox died: {error.message}")
+            await self.finish(self.lose(session, f"its sandbox died: {error.message}"), name=f"lose:{session.id}")
 
     async def lose(self, session: Session, reason: str) -> None:
         """Record a certain loss: destroy what is left of the instance first, then say so."""
@@ -343,7 +346,13 @@ class Driver:
             log.error("released instance was not destroyed", session=session.id, error=error.message)
 
     async def erase(self, session: Session) -> Session:
-        """Perform ERASE: wait out what is under way, destroy, shred, remove. Repeatable until it succeeds."""
+        """Perform ERASE: wait out what is under way, destroy, shred, remove. Repeatable until it succeeds.
+
+        It goes on to its end although the caller is cancelled: an instance that is half destroyed has no other owner.
+        """
+        return await self.finish(self._erase(session), name=f"erase:{session.id}")
+
+    async def _erase(self, session: Session) -> Session:
         runtime = self._runtimes.of(session.id)
         if runtime.capturing is not None:
             runtime.capturing.give_up.set()
