@@ -192,3 +192,37 @@ async def test_a_birth_whose_caller_left_comes_to_its_end_and_loses_no_instance(
         return set(await node.engine.instances()) == held
 
     await until(all_are_held)
+
+
+async def test_who_learns_late_of_a_death_does_not_end_the_instance_that_came_after(node, machine, monkeypatch):
+    session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
+    await value(node, "day", "set x 1")
+    await node.sessions.snapshot(TENANT, "day")
+    inspect, late = node.engine.inspect, asyncio.Event()
+    dead = session.instance
+
+    async def first_is_slow(instance):
+        status = await inspect(instance)
+        if instance == dead and not late.is_set():
+            late.set()
+            await resumed.wait()
+        return status
+
+    resumed = asyncio.Event()
+    monkeypatch.setattr(node.engine, "inspect", first_is_slow)
+    bursts = [asyncio.ensure_future(node.sessions.code(TENANT, "day", "wait")) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    machine.host.kill(dead)
+    await late.wait()
+
+    async def goes_back():
+        try:
+            await node.sessions.resume(TENANT, "day", allow_older=True)
+        except Conflict:
+            return False
+        return (await node.sessions.get(TENANT, "day")).instance not in {None, dead}
+
+    await until(goes_back)
+    resumed.set()
+    await asyncio.gather(*bursts, return_exceptions=True)
+    assert await value(node, "day", "incr x") == "2"

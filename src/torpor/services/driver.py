@@ -313,7 +313,7 @@ class Driver:
             except TorporError as error:
                 log.warning("does not go on", session=session.id, code=error.code, error=error.message)
                 if attempt == GO_ON_ATTEMPTS_MAX or await self._is_dead(live):
-                    await self.lose(session, f"{error.code}: {error.message}")
+                    await self.lose(session, f"{error.code}: {error.message}", live)
                     return
                 await self._clock.sleep(GO_ON_PAUSE_S)
             else:
@@ -329,11 +329,17 @@ class Driver:
         """After a guest error: if the sandbox died, say so in the record, also if the caller is cancelled over it."""
         status = await live.engine.inspect(live.instance)
         if status in {InstanceStatus.STOPPED, InstanceStatus.ABSENT}:
-            await self.finish(self.lose(session, f"its sandbox died: {error.message}"), name=f"lose:{session.id}")
+            reason = f"its sandbox died: {error.message}"
+            await self.finish(self.lose(session, reason, live), name=f"lose:{session.id}")
 
-    async def lose(self, session: Session, reason: str) -> None:
-        """Record a certain loss: destroy what is left of the instance first, then say so."""
+    async def lose(self, session: Session, reason: str, which: Live | None = None) -> None:
+        """Record a certain loss: destroy what is left of the instance first, then say so.
+
+        ``which``: the instance that was seen dead; nothing is done if the session has another by now.
+        """
         runtime = self._runtimes.of(session.id)
+        if which is not None and runtime.live is not which:
+            return
         live, runtime.live = runtime.live, None
         if live is not None:
             await discard(live)
