@@ -373,8 +373,8 @@ async def _bury_dead_builds(config: Config, clock: SystemClock) -> None:
                     await engine.destroy(instance)
             await asyncio.to_thread(MemoryStaging(role.runtime_dir / "staging").close)
             await _retire(engines, role)
-        except TorporError as error:  # another process may be at it; what is left, the next start finds
-            log.warning("not all of a killed build was removed", code=error.code, error=error.message)
+        except (TorporError, OSError) as error:  # another process may be at it; what is left, the next start finds
+            log.warning("not all of a killed build was removed", folder=str(role.runtime_dir), error=str(error))
 
 
 def _counter() -> Callable[[str], None]:
