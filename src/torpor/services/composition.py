@@ -102,7 +102,7 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
     return Services(
         store=store,
         sessions=sessions,
-        forks=Forks(catalog, keys, store, (sessions, records), driver, origin),
+        forks=Forks(catalog, keys, store, (sessions, records, runtimes), driver, origin),
         templates=templates,
         reconciler=Reconciler(catalog, records, runtimes, driver, store, node),
         clockwork=Clockwork(catalog, records, runtimes, sessions, (supervisor, clock), admission.relieve),

@@ -21,6 +21,7 @@ from torpor.ports.keys import KeyStore
 from torpor.services.births import bear
 from torpor.services.checks import check_fork, name_taken
 from torpor.services.driver import Driver, session_meta
+from torpor.services.live import Runtimes
 from torpor.services.records import Records, conflict
 from torpor.services.requests import ForkRequest, Resumption
 from torpor.services.sessions import Sessions
@@ -38,14 +39,14 @@ class Forks:
         catalog: Catalog,
         keys: KeyStore,
         store: SnapshotStore,
-        work: tuple[Sessions, Records],
+        work: tuple[Sessions, Records, Runtimes],
         driver: Driver,
         origin: tuple[Clock, Entropy],
     ) -> None:
         self._catalog = catalog
         self._keys = keys
         self._store = store
-        self._sessions, self._records = work
+        self._sessions, self._records, self._runtimes = work
         self._driver = driver
         self._clock, self._entropy = origin
 
@@ -101,9 +102,11 @@ class Forks:
         session = await bear(self._catalog, self._keys, self._record(source, name, request))
         reach(CrashPoint.FORK_INSERTED)
         try:
-            copied = await self._copied(session, snapshot)
-            reach(CrashPoint.FORK_STORED)
-            adopted = await self._records.apply(session.tenant, session.id, Adopt(copied, self._driver.durability))
+            # Who deletes the fork meanwhile removes its objects after the last of them is written, not before.
+            async with self._runtimes.of(session.id).placing:
+                copied = await self._copied(session, snapshot)
+                reach(CrashPoint.FORK_STORED)
+                adopted = await self._records.apply(session.tenant, session.id, Adopt(copied, self._driver.durability))
         except TorporError:
             await self._driver.erase(session)
             raise
