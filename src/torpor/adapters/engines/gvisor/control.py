@@ -27,10 +27,14 @@ class CallFailed(EngineError):
 
 
 class Control:
-    """Calls to one sandbox. Raises in every method: CallFailed, or EngineError if the sandbox cannot be reached."""
+    """Calls to one sandbox, each with a time limit: one that hangs must not hold a capture or a shutdown for ever.
 
-    def __init__(self, path: Path) -> None:
+    Raises in every method: CallFailed, or EngineError if the sandbox cannot be reached or does not answer in time.
+    """
+
+    def __init__(self, path: Path, *, timeout_s: float) -> None:
         self._path = path
+        self._timeout_s = timeout_s
 
     async def pause(self) -> None:
         """Stop all tasks; returns when they are stopped. Counted: never call it twice."""
@@ -69,6 +73,13 @@ class Control:
         return all("doStop(" in stack for stack in tasks)
 
     async def _call(self, method: str, argument: object = None, files: Sequence[int] = ()) -> Any:  # noqa: ANN401 - JSON
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._answered(method, argument, files)
+        except TimeoutError as error:
+            raise EngineError(f"cannot call {method} at {self._path}: no answer within {self._timeout_s} s") from error
+
+    async def _answered(self, method: str, argument: object, files: Sequence[int]) -> Any:  # noqa: ANN401 - JSON
         request = json.dumps({"method": method, "arg": argument}).encode()
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

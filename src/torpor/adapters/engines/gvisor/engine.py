@@ -267,15 +267,11 @@ class GVisorEngine:
         self, instance: InstanceId, directory: Path, link: socket.socket, *, background: bool
     ) -> None:
         """40 to 70 ms less than the command, which is a large program that first finds out what is known here."""
-        control = Control(self._layout.socket(instance))
+        control = self._control(instance, timeout_s=self._config.command_timeout_s)
         with contextlib.ExitStack() as closing:
             files = [closing.enter_context((directory / name).open("rb")).fileno() for name in images.MEMORY_FILES]
             try:
-                async with asyncio.timeout(self._config.command_timeout_s):
-                    await control.restore(files, network.arguments(), link.fileno(), background=background)
-            except TimeoutError as error:
-                limit_s = self._config.command_timeout_s
-                raise EngineError(f"cannot restore into {instance}: not done within {limit_s} s") from error
+                await control.restore(files, network.arguments(), link.fileno(), background=background)
             except EngineError as error:
                 said = f"{self._logs(self._layout.bundle(instance))}\n{error.message}"
                 raise parse.failure(f"restore into {instance}", said) from error
@@ -283,9 +279,12 @@ class GVisorEngine:
     def _has_known_socket(self) -> bool:
         return self._probed is not None and self._probed.capabilities.version in BUILDS
 
+    def _control(self, instance: InstanceId, *, timeout_s: float) -> Control:
+        return Control(self._layout.socket(instance), timeout_s=timeout_s)
+
     def _driver(self, instance: InstanceId) -> Driver:
         if self._has_known_socket():
-            return ControlDriver(Control(self._layout.socket(instance)), instance)
+            return ControlDriver(self._control(instance, timeout_s=self._config.capture_timeout_s), instance)
         return CommandDriver(self.runsc, instance, timeout_s=self._config.capture_timeout_s)
 
     def _known(self, instance: InstanceId) -> tuple[Path, Record]:
