@@ -11,7 +11,7 @@ from torpor.domain.errors import EngineError
 async def test_a_sandbox_that_does_not_answer_in_time_is_an_engine_error(tmp_path):
     release = asyncio.Event()
 
-    async def mute(reader, writer):
+    async def mute(_reader, writer):
         await release.wait()
         writer.close()
 

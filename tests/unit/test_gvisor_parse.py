@@ -35,6 +35,26 @@ def test_the_flags_of_cpuinfo_are_those_of_the_first_cpu(name):
     assert parse.cpuinfo_flags_of(f"processor\t: 0\n{name}\t\t: b a\n{name}\t\t: c\n") == ("a", "b")
 
 
+FLAGS = """
+  -overlay value
+        DEPRECATED: use --overlay2=all:memory to achieve the same effect
+  -overlay2 value
+        wrap mounts with overlayfs. Format is
+        * 'none' to turn overlay mode off
+        * {mount}:{medium}[,size={size}], where
+         (default root:self)
+  -override-procs string
+        file with a list of procs
+"""
+
+
+def test_the_help_of_one_flag_is_its_own():
+    assert "[,size={size}]" in parse.flag_help(FLAGS, "overlay2")
+    assert "override" not in parse.flag_help(FLAGS, "overlay2")
+    assert parse.flag_help(FLAGS, "override-procs").strip().endswith("file with a list of procs")
+    assert parse.flag_help(FLAGS, "nothing") == ""
+
+
 def test_cpuinfo_without_flags_gives_none():
     assert parse.cpuinfo_flags_of("processor: 0\n") == ()
 

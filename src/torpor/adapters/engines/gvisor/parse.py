@@ -28,6 +28,12 @@ def cpu_flags_of(output: str) -> tuple[str, ...]:
     return tuple(sorted(flags)) if len(flags) > 1 and all(map(_FLAG.fullmatch, flags)) else ()
 
 
+def flag_help(flags: str, name: str) -> str:
+    """What ``runsc flags`` says of the flag ``name``; empty if it has none. Other flags' texts may mention it."""
+    found = re.search(rf"^ +-{re.escape(name)}\b(.*?)(?=^ +-\w|\Z)", flags, re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
 def cpuinfo_flags_of(cpuinfo: str) -> tuple[str, ...]:
     """The sorted flags of the first CPU in /proc/cpuinfo (x86: flags, arm64: Features)."""
     for line in cpuinfo.splitlines():

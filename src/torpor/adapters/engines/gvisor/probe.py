@@ -43,7 +43,7 @@ async def ask(runsc: Runsc, *, can_freeze: bool) -> Probed:
         inner_cgroup="-in-sandbox-cgroup" in flags,
         gofer_netns="-gofer-network-namespace" in flags,
         suid_flag="-allow-suid" in flags,
-        overlay_size="size=" in flags.partition("-overlay2")[2].partition("\n  -")[0],
+        overlay_size="size=" in parse.flag_help(flags, "overlay2"),
     )
     cpu_flags = parse.cpu_flags_of(cpu_features) or parse.cpuinfo_flags_of(Path("/proc/cpuinfo").read_text())
     capabilities = EngineCapabilities(
