@@ -80,6 +80,8 @@ def test_the_bursts_and_copies_that_wake_a_session_say_so_on_stderr(server, clie
 def test_a_port_wakes_its_session_carries_bytes_and_ends_with_ctrl_c(server, client):
     assert server.command("cp", "-", "one:/workspace/page", input=b"served").returncode == 0
     assert server.command("exec", "one", "--detach", "--", *WEB).stdout.strip().isdigit()
+    listens = ("exec", "one", "--", "bash", "-c", "echo >/dev/tcp/127.0.0.1/8000")
+    eventually(lambda: server.command(*listens).returncode == 0, "the web server inside listens")
     client.pause("one")
     with running(
         server, "port", "one", "8000", "--local", "0", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
