@@ -117,16 +117,17 @@ class Running:
     instance: InstanceId
     guest: Guest
 
-    async def thaw_ms(self, source: str) -> float:
-        """Freeze it; then from its thaw until ``source`` gave its first output over the channel."""
-        engine, clock, first_ms = self.parts.engine, SystemClock(), list[float]()
-        await engine.freeze(self.instance)
+    async def burst_ms(self, source: str) -> float:
+        """Until ``source`` gave its first output over the channel; nothing is frozen.
+
+        A sandbox that is frozen while it runs may die of it (docs/design/006): torpor freezes only captured ones.
+        """
+        clock, first_ms = SystemClock(), list[float]()
         began_s = clock.monotonic_s()
 
         async def note(_output: Output) -> None:
             first_ms.append((clock.monotonic_s() - began_s) * 1000)
 
-        await engine.thaw(self.instance)
         await self.guest.code(source, timeout_s=BURST_TIMEOUT_S, on_output=note)
         return first_ms[0]
 

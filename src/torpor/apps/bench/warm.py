@@ -1,6 +1,6 @@
 """Resumes from the warm tier: a session whose instance stayed in memory, frozen, after its pause was durable.
 
-The raw engine beside it: a sandbox frozen by cgroup is thawed and answers the same burst over its own channel.
+The raw engine beside it: a sandbox that runs answers the same burst over its own channel.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def _measure_size(client: Client, parts: RawParts, size_mib: int, runs: in
         with bench_session(client, TEMPLATE, content) as session:
             session.cycle()
             for _ in range(runs):
-                samples.raw_ms.append(await raw.thaw_ms(CHECK))
+                samples.raw_ms.append(await raw.burst_ms(CHECK))
                 samples.no_op_ms.append(await asyncio.to_thread(no_op_ms, client))
                 samples.cycles.append(await asyncio.to_thread(_warm_cycle, session))
     return samples
@@ -81,7 +81,7 @@ def _results(samples: _Samples) -> list[Result]:
             unit="ms",
             raw=samples.raw_ms,
             bound=Bound(FIRST_OUTPUT_MS_MAX),
-            rule="request to first output p50 <= 10 ms; raw: cgroup thaw and the same burst over the channel",
+            rule="request to first output p50 <= 10 ms; raw: the same burst over the channel of a sandbox that runs",
         ),
         result(
             f"{name}.ready",
