@@ -137,7 +137,10 @@ class Engine(Protocol):
         ...
 
     async def freeze(self, instance: InstanceId) -> None:
-        """Stop it in memory so that it uses no CPU. Idempotent. Works on created instances (the pool) too."""
+        """Stop it in memory so that it uses no CPU. Idempotent.
+
+        Of one that was created only (the pool), or left paused by ``checkpoint``: what runs may not survive it.
+        """
         ...
 
     async def thaw(self, instance: InstanceId) -> None:
