@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -21,8 +22,10 @@ JSON = dict[str, Any]
 
 INSTANT_S_MIN = -62_135_596_800  # 0001-01-01
 INSTANT_S_MAX = 253_402_300_799  # 9999-12-31
+INSTANTS_KEPT = 8192  # a list of two hundred sessions has two thousand, the same at every look
 
 
+@functools.lru_cache(INSTANTS_KEPT)
 def instant(wall_s: float) -> str:
     """RFC 3339 in UTC, to the millisecond. What it cannot say, such as a file's date in year 33658, is its nearest."""
     return (

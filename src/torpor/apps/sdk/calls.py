@@ -13,6 +13,7 @@ from torpor.apps.sdk.frames import MEDIA_TYPE
 from torpor.domain.errors import InvalidArgument, NotFound
 
 BODY_BYTES_MAX = 64 * 1024 * 1024  # the server's limit, checked here so that a large body is not sent in vain
+PAGE = 500  # of sessions in one answer
 
 # What a stream of the server's is, beside the frames of a burst.
 EVENTS = "text/event-stream"
@@ -119,7 +120,7 @@ def create(request: Mapping[str, Any], *, idempotency_key: str | None = None) ->
     return Call("POST", "/v1/sessions", headers=_keyed(idempotency_key), body=dict(request))
 
 
-def sessions(cursor: str | None = None, *, limit: int = 100) -> Call:
+def sessions(cursor: str | None = None, *, limit: int = PAGE) -> Call:
     """A page of sessions, newest first."""
     query = {"limit": str(limit)} | ({"cursor": cursor} if cursor else {})
     return Call("GET", "/v1/sessions", query)
