@@ -30,6 +30,12 @@ safeguards = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(safeguards)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def template() -> None:
+    """Captured once in a process: before all tests, so that none captures it while it has removed a safeguard."""
+    World(0).run()
+
+
 def seeds_to_run(share: int) -> list[int]:
     if "TORPOR_SEED" in os.environ:
         return [int(os.environ["TORPOR_SEED"])] if share == 0 else []
