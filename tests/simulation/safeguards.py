@@ -45,18 +45,22 @@ def records_are_overwritten() -> contextlib.AbstractContextManager[None]:
         return self._keep(session, revision=stored.revision + 1)
 
     async def apply(self: Records, tenant, session, event, **_seen):
-        record = await self._catalog.get(tenant, session)
-        decision = decide(record, event, now_s=self._clock.wall_s())
-        if isinstance(decision, Accepted):
-            return Decided(await self._catalog.replace(decision.session), decision)
-        if isinstance(decision, Ignored):
-            return Decided(record, decision)
-        raise Conflict(decision.reason)
+        return await _believing(self, await self._catalog.get(tenant, session), event)
 
     stack = contextlib.ExitStack()
     stack.enter_context(patched(MemoryCatalog, replace=replace))
     stack.enter_context(patched(Records, apply=apply))
     return stack
+
+
+async def _believing(records: Records, record, event) -> Decided:
+    """Decide on ``record`` once, and store it once: what follows if it no longer stands is not looked at."""
+    decision = decide(record, event, now_s=records._clock.wall_s())
+    if isinstance(decision, Accepted):
+        return Decided(await records._catalog.replace(decision.session), decision)
+    if isinstance(decision, Ignored):
+        return Decided(record, decision)
+    raise Conflict(decision.reason)
 
 
 def effects_come_before_records() -> contextlib.AbstractContextManager[None]:
@@ -93,12 +97,7 @@ def what_was_seen_is_believed() -> contextlib.AbstractContextManager[None]:
     """A record that was read a while ago is decided on, also where no swap shows whether it still stands."""
 
     async def foreseen(self: Records, seen, event, _unanswered):
-        decision = decide(seen, event, now_s=self._clock.wall_s())
-        if isinstance(decision, Accepted):
-            return Decided(await self._catalog.replace(decision.session), decision)
-        if isinstance(decision, Ignored):
-            return Decided(seen, decision)
-        raise Conflict(decision.reason)
+        return await _believing(self, seen, event)
 
     return patched(Records, _foreseen=foreseen)
 

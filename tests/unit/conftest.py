@@ -19,6 +19,8 @@ import uvicorn
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
+from torpor.testing.node import FakeMachine, open_fake
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from memory_backend import MemoryBackend, StillClock
@@ -141,3 +143,17 @@ def process(environment) -> Run:
         )
 
     return run
+
+
+@pytest.fixture
+def machine():
+    """What of a fake node outlives its process. A module may have one of its own."""
+    return FakeMachine()
+
+
+@pytest.fixture
+async def node(machine):
+    """A fake node on ``machine``, whose store must be clean in the end."""
+    async with open_fake(machine) as opened:
+        yield opened
+        assert (await opened.store.check()).clean

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from fake_sessions import value
 
 from torpor.adapters.catalog.memory import MemoryCatalog
 from torpor.adapters.objects.memory import MemoryObjects
@@ -33,12 +34,6 @@ class FullCatalog(MemoryCatalog):
         return await super().replace(session)
 
 
-async def value(node, ref, source):
-    burst = await node.sessions.code(TENANT, ref, source)
-    assert burst.result.error is None, burst.result.error
-    return burst.result.result["text/plain"] if burst.result.result else ""
-
-
 async def status(node, ref):
     return (await node.sessions.get(TENANT, ref)).status
 
@@ -57,13 +52,6 @@ def instances_of_sessions(node, machine):
 @pytest.fixture
 def machine():
     return FakeMachine(catalog=FullCatalog())
-
-
-@pytest.fixture
-async def node(machine):
-    async with open_fake(machine) as opened:
-        yield opened
-        assert (await opened.store.check()).clean
 
 
 # ---- what is stored comes back, or a typed error does ----------------------------------------------------------------

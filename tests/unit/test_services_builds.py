@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_sessions import value
 
 from torpor.adapters.catalog.sqlite import SqliteCatalog
 from torpor.adapters.engines.fake import FakeHost
@@ -45,12 +46,6 @@ def installed(hosts, *builds):
 
 async def silent(_line):
     return None
-
-
-async def value(node, ref, source):
-    burst = await node.sessions.code(TENANT, ref, source)
-    assert burst.result.error is None, burst.result.error
-    return burst.result.result["text/plain"] if burst.result.result else ""
 
 
 async def begin(node, name="day", **options):

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from fake_sessions import until, value
 
 from torpor.adapters.host.memory import SetMemory
 from torpor.adapters.objects.memory import MemoryObjects
@@ -22,35 +23,9 @@ from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.lifecycle import Pause
 from torpor.domain.session import DeadlineAction, OnResume, Persistence, Policy, Status
 from torpor.services.requests import ClockChange, CreateRequest, ForkRequest, Outcome, Tier
-from torpor.testing.node import FakeMachine, open_fake
+from torpor.testing.node import open_fake
 
 GB = 1024**3
-
-
-async def value(node, ref, source):
-    burst = await node.sessions.code(TENANT, ref, source)
-    assert burst.result.error is None, burst.result.error
-    return burst.result.result["text/plain"] if burst.result.result else ""
-
-
-async def until(condition):
-    for _ in range(2000):
-        if await condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came to be")
-
-
-@pytest.fixture
-def machine():
-    return FakeMachine()
-
-
-@pytest.fixture
-async def node(machine):
-    async with open_fake(machine) as opened:
-        yield opened
-        assert (await opened.store.check()).clean
 
 
 @pytest.fixture

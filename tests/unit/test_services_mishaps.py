@@ -5,39 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fake_sessions import until, value
 
 from torpor.domain.errors import Conflict, StorageFull
 from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.lifecycle import Snapshot
 from torpor.domain.session import Policy, Status
 from torpor.services.requests import ClockChange, CreateRequest, ForkRequest
-from torpor.testing.node import FakeMachine, open_fake
-
-
-async def value(node, ref, source):
-    burst = await node.sessions.code(TENANT, ref, source)
-    assert burst.result.error is None, burst.result.error
-    return burst.result.result["text/plain"] if burst.result.result else ""
-
-
-async def until(condition):
-    for _ in range(2000):
-        if await condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came to be")
-
-
-@pytest.fixture
-def machine():
-    return FakeMachine()
-
-
-@pytest.fixture
-async def node(machine):
-    async with open_fake(machine) as opened:
-        yield opened
-        assert (await opened.store.check()).clean
 
 
 async def test_a_guest_that_does_not_answer_holds_up_no_other_sessions_clock(node, monkeypatch):

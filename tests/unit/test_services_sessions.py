@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fake_sessions import value
 
 from torpor.domain.errors import (
     Conflict,
@@ -20,25 +21,7 @@ from torpor.domain.ids import TenantId
 from torpor.domain.session import Durability, Status
 from torpor.ports.guest import ProcessSpec
 from torpor.services.requests import CreateRequest
-from torpor.testing.node import FakeMachine, open_fake
-
-
-async def value(node, ref, source):
-    burst = await node.sessions.code(TENANT, ref, source)
-    assert burst.result.error is None, burst.result.error
-    return burst.result.result["text/plain"] if burst.result.result else ""
-
-
-@pytest.fixture
-def machine():
-    return FakeMachine()
-
-
-@pytest.fixture
-async def node(machine):
-    async with open_fake(machine) as opened:
-        yield opened
-        assert (await opened.store.check()).clean
+from torpor.testing.node import open_fake
 
 
 async def test_a_variable_survives_a_pause_and_the_burst_is_told_of_the_gap(node):
