@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from torpor.ports.catalog import Page, TemplateRecord
 BUSY_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 1.0
 READERS_MAX = 4
+WAL_ATTEMPTS_MAX, WAL_PAUSE_S = 100, 0.01
 
 T = TypeVar("T")
 
@@ -246,7 +248,15 @@ def _make_private(path: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
+    # Of two that do this at once to a new file SQLite refuses one without waiting, however long its patience is.
+    for attempt in range(WAL_ATTEMPTS_MAX):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == WAL_ATTEMPTS_MAX - 1:
+                raise
+            threading.Event().wait(WAL_PAUSE_S)
     # NORMAL would lose the newest records at a power cut in WAL mode; a stored record is a promise.
     connection.execute("PRAGMA synchronous = FULL")
 
