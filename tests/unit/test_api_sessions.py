@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
+from memory_backend import MemoryBackend, StillClock
+from pydantic import TypeAdapter
 
+from torpor.apps.api.app import create_app, make_ready
 from torpor.domain.errors import TorporError
+
+KEY = "a-key-of-more-than-20-characters"
 
 PROMISED = {
     "id", "name", "status", "status_detail", "durability", "generation", "template", "persistence", "created_at",
@@ -217,3 +223,25 @@ async def test_openapi_describes_every_route_with_its_key_and_failures(api):
             if path != "/v1/health":
                 assert {"401", "404", "409", "503"} <= route["responses"].keys(), path
                 assert route["security"], path
+
+
+async def test_an_application_that_was_made_ready_leaves_no_models_to_the_first_request(monkeypatch):
+    made = []
+    make = TypeAdapter.__init__
+
+    def noting(self, *args, **named):
+        made.append(args)
+        make(self, *args, **named)
+
+    app = create_app(MemoryBackend(), KEY, clock=StillClock())
+    await make_ready(app)
+    monkeypatch.setattr(TypeAdapter, "__init__", noting)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://torpor", headers=headers) as client,
+    ):
+        session = (await client.post("/v1/sessions", json={"name": "one"})).json()["id"]
+        assert (await client.post(f"/v1/sessions/{session}/code", json={"source": "1+1"})).status_code == 200
+    assert made == []

@@ -49,7 +49,7 @@ from torpor.services.reconcile import Settled
 from torpor.services.shelf import Shelf
 from torpor.services.supervisor import Supervisor
 from torpor.services.templates import PUBLIC_TENANT
-from torpor.store.snapshots import SnapshotStore
+from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
 log = structlog.get_logger()
 
@@ -287,9 +287,17 @@ async def _warm_up(services: Services, outside: Outside, supervisor: Supervisor)
         try:
             blueprint = await services.templates.blueprint(PUBLIC_TENANT, template.name)
             services.pool.refill(outside.engines.of(template.engine_build), blueprint.shape)
-            supervisor.start(services.residents.of(blueprint.golden), name=f"golden:{template.name}")
+            supervisor.start(_golden_ready(services, outside, blueprint.golden), name=f"golden:{template.name}")
         except TorporError as error:  # sessions of the other templates do not need it
             log.warning("template not made ready", template=template.name, code=error.code, error=error.message)
+
+
+async def _golden_ready(services: Services, outside: Outside, golden: SnapshotRef) -> None:
+    """Its image in memory, and blank memory for a first session that is a little more than the image."""
+    resident = await services.residents.of(golden)
+    if resident is not None:
+        largest_bytes = max(resident.manifest.part(name).size_bytes for name in resident.parts)
+        await outside.staging.replenish(default_bytes=largest_bytes)
 
 
 @contextlib.asynccontextmanager

@@ -22,6 +22,9 @@ class Staging(Protocol):
         """
         ...
 
-    async def replenish(self) -> None:
-        """Make a blank file of the size that was last asked for. Takes CPU: call it when nobody waits."""
+    async def replenish(self, *, default_bytes: int = 0) -> None:
+        """Make a blank file of the size that was last asked for, or of ``default_bytes`` if nobody has yet.
+
+        Takes CPU: call it when nobody waits.
+        """
         ...

@@ -61,7 +61,7 @@ class FolderStaging:
         del target, size_bytes
         return False
 
-    async def replenish(self) -> None:
+    async def replenish(self, *, default_bytes: int = 0) -> None:
         """See the port."""
 
 

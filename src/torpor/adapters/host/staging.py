@@ -81,8 +81,9 @@ class MemoryStaging:
         self._blank.rename(target)
         return True
 
-    async def replenish(self) -> None:
+    async def replenish(self, *, default_bytes: int = 0) -> None:
         """See the port. On a full mount there is simply no blank."""
+        self._wanted_bytes = self._wanted_bytes or min(self._blank_bytes_max, default_bytes)
         suits = self._wanted_bytes <= self._ready_bytes <= self._wanted_bytes * BLANK_EXCESS_MAX
         if not self._wanted_bytes or suits or self._replenishing.locked():
             return

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 import structlog
 import uvicorn
 
-from torpor.apps.api.app import create_app
+from torpor.apps.api.app import create_app, make_ready
 from torpor.apps.api.backend import Backend
 from torpor.apps.api.ownership import ServerRecord, owned, remove_record, start_ticks, write_record
 from torpor.apps.api.wire import instant
@@ -83,6 +83,7 @@ async def serve(
         with _bound(host, port) as listener:
             async with open_backend(config) as backend:
                 app = create_app(backend, key, clock=clock, answers_file=config.answers_file)
+                await make_ready(app)
                 url = _url(host, listener.getsockname()[1])
 
                 def listening() -> None:
