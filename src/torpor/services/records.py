@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from torpor.domain.errors import Conflict, StaleRevision, Unavailable
 from torpor.domain.ids import SessionId, TenantId
 from torpor.domain.lifecycle import Accepted, Denied, Event, Ignored, decide
-from torpor.domain.session import Session
+from torpor.domain.session import Session, Status
 from torpor.ports.catalog import Catalog
 from torpor.ports.clock import Clock
 from torpor.services.patience import patiently
@@ -30,12 +30,19 @@ class Records:
     """Applies events by compare-and-swap, before any effect runs.
 
     One event at a time for each session, so that a write whose answer was lost can be told from another's.
+    The one writer of records while its server owns the home: what it stored last is what the catalog holds.
     """
 
     def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._catalog = catalog
         self._clock = clock
         self._turns: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
+        self._last: dict[SessionId, Session] = {}
+
+    def last(self, tenant: TenantId, session: SessionId) -> Session | None:
+        """The record as it was last stored here; None if it was not yet, is deleted, or is being written."""
+        record = self._last.get(session)
+        return record if record is not None and record.tenant == tenant else None
 
     async def apply(
         self, tenant: TenantId, session: SessionId, event: Event, *, seen: Session | None = None
@@ -85,11 +92,15 @@ class Records:
 
     async def _stored(self, decision: Accepted, unanswered: list[Accepted]) -> Decided:
         """Swap the record; what may have been stored without an answer is noted. Raises: StaleRevision, Unavailable."""
+        self._last.pop(decision.session.id, None)
         try:
-            return Decided(await self._catalog.replace(decision.session), decision)
+            stored = await self._catalog.replace(decision.session)
         except Unavailable:
             unanswered.append(decision)
             raise
+        if stored.status is not Status.DELETED:
+            self._last[stored.id] = stored
+        return Decided(stored, decision)
 
 
 def conflict(session: Session, reason: str) -> Conflict:

@@ -328,10 +328,10 @@ class Sessions:
             self._runtimes.of(session.id).untold = resumption
 
     async def _awake(self, tenant: TenantId, ref: str) -> tuple[Session, Live, Resumption | None]:
-        session = await self.get(tenant, ref)
+        session = (is_id(ref) and self._records.last(tenant, SessionId(ref))) or await self.get(tenant, ref)
         runtime = self._runtimes.of(session.id)
         if session.status is Status.RUNNING and runtime.live is not None and runtime.capturing is None:
-            return session, runtime.live, None  # the common case costs one catalog read
+            return session, runtime.live, None
         return await self._driver.ensure_running(session)
 
     async def _burst(self, tenant: TenantId, ref: str, run: Run, on_output: OnOutput | None) -> Burst:
