@@ -17,6 +17,7 @@ CONTRACT = "1"
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+_READING = os.O_RDONLY | os.O_CLOEXEC
 _OWN_ADDRESS = "127.0.1.1"
 _HOSTS_BYTES_MAX = 64 * 1024
 _CAUSES = frozenset({"created", "resumed", "forked", "rebuilt", "aborted"})
@@ -91,11 +92,16 @@ def replace_file(path: Path, content: str) -> None:
     os.replace(part, path)
 
 
-def _content(path: Path) -> str | None:
+def _begins_with(path: Path, content: bytes) -> bool:
+    """Whether a file is there and does, in three system calls."""
     try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
+        fd = os.open(path, _READING)
     except FileNotFoundError:
-        return None
+        return False
+    try:
+        return os.read(fd, len(content)) == content
+    finally:
+        os.close(fd)
 
 
 def take_identity(settings: Settings, notice: Notice) -> None:
@@ -135,7 +141,7 @@ def tell_generation(settings: Settings, notice: Notice, resumed_at_s: float) -> 
         "resumed_at": resumed_at_s,
         "gap_s": notice.gap_s,
     }
-    if _content(folder / "contract") != CONTRACT + "\n":
+    if not _begins_with(folder / "contract", f"{CONTRACT}\n".encode()):
         replace_file(folder / "contract", CONTRACT + "\n")
     replace_file(folder / "restore.json", json.dumps(story) + "\n")
     replace_file(folder / "generation", f"{notice.generation}\n")

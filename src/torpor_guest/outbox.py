@@ -1,5 +1,8 @@
 """The way out: one thread writes, everybody else queues, and nobody but that thread ever waits for the host.
 
+Who queues something small while nothing else is on its way writes it at once, if the pipe takes it without waiting:
+handing it over would change the thread twice.
+
 A stream is one id's output, with credit. Lossy streams (bursts) drop their oldest bytes rather than block a process for
 longer than PATIENCE_S; lossless ones (file reads) make their producer wait.
 """
@@ -7,6 +10,7 @@ longer than PATIENCE_S; lossless ones (file reads) make their producer wait.
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -21,6 +25,8 @@ BUFFER_BYTES_MAX = 4 * 1024 * 1024  # of one burst; an agent's answer of megabyt
 PATIENCE_S = 0.25
 WHOLE = frozenset({DataChannel.DISPLAY, DataChannel.EVENT})  # mean nothing in part
 RETRY_S = 0.05
+AT_ONCE_BYTES_MAX = select.PIPE_BUF  # a pipe that can be written to takes so much whole
+HEADER_BYTES = 64  # more than a frame adds to its payload
 
 
 @dataclass(slots=True)
@@ -70,7 +76,7 @@ class Stream:
             self._items.append(_Item(channel, data, whole=channel in WHOLE))
             self._buffered_bytes += len(data)
             self._drop_oldest()
-            changed.notify_all()
+            self._outbox.hurry()
 
     def event(self, fields: Mapping[str, Any]) -> None:
         """Queue an event, in its place among the output."""
@@ -100,7 +106,7 @@ class Stream:
         """Send the answer after all output. ``fields`` is called at the end, when ``dropped_bytes`` is known."""
         with self._outbox.changed:
             self._final = lambda: (frame_type, fields())
-            self._outbox.changed.notify_all()
+            self._outbox.hurry()
 
     def acknowledge(self, total: int) -> None:
         """The host has consumed ``total`` bytes."""
@@ -148,7 +154,7 @@ class Stream:
 
 
 class Outbox:
-    """All frames on their way to the host. ``connection`` is used for sending by the writer thread only."""
+    """All frames on their way to the host. ``connection`` is used for sending by whoever writes: one at a time."""
 
     def __init__(self, connection: Connection, fd: int) -> None:
         self.changed = threading.Condition()
@@ -156,6 +162,7 @@ class Outbox:
         self.limits = PLAIN  # of the present connection
         self._connection = connection
         self._fd = fd
+        self._taken: deque[Frame | bytes] = deque()  # by one who could not write it at once: next for the writer
         self._control: deque[Frame] = deque()
         self._deferred: list[Frame] = []
         self._streams: dict[int, Stream] = {}
@@ -230,7 +237,7 @@ class Outbox:
             self._held = True
             self._control.extend(cut(frame_type, frame_id, pack(fields)))
             self.changed.notify_all()
-            while self._control or self._busy:
+            while self._control or self._taken or self._busy:
                 self.changed.wait()
 
     def release(self, frame_type: FrameType, frame_id: int, fields: Mapping[str, Any]) -> None:
@@ -240,7 +247,38 @@ class Outbox:
             self._control.extend(self._deferred)
             self._deferred.clear()
             self._held = False
-            self.changed.notify_all()
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Have written what waits: here and now what is small, as long as the pipe takes it. The lock is held."""
+        if not self._busy and not self._held and not self._taken:
+            while frames := self._next():
+                if not self._write_at_once(frames):
+                    break
+            else:
+                return
+        self.changed.notify_all()
+
+    def _write_at_once(self, frames: list[Frame | bytes]) -> bool:
+        """False if that could make us wait, or the host has gone: then it is the writer's, who waits for both."""
+        self._taken.extend(frames)
+        size_bytes = sum(len(frame.payload) + HEADER_BYTES for frame in frames if isinstance(frame, Frame))
+        is_greeting = any(isinstance(frame, Frame) and frame.type is FrameType.WELCOME for frame in frames)
+        if is_greeting or size_bytes > AT_ONCE_BYTES_MAX or not self._is_writable():
+            return False
+        data = b"".join(self._connection.send(frame) for frame in frames if isinstance(frame, Frame))
+        self._taken.clear()
+        try:
+            os.write(self._fd, data)
+        except BrokenPipeError:
+            self._taken.append(data)
+            return False
+        return True
+
+    def _is_writable(self) -> bool:
+        poller = select.poll()
+        poller.register(self._fd, select.POLLOUT)
+        return any(events & select.POLLOUT for _, events in poller.poll(0))
 
     def _run(self) -> None:
         while True:
@@ -253,12 +291,17 @@ class Outbox:
                 self._busy = True
                 bulk = self.limits.bulk
             for frame in frames:
+                if isinstance(frame, bytes):
+                    self._write(frame)
+                    continue
                 if frame.type is FrameType.WELCOME:
                     self._connection.bulk = bulk
                 self._write(self._connection.send(frame))
 
-    def _next(self) -> list[Frame]:
+    def _next(self) -> list[Frame | bytes]:
         """What to write now. The lock is held."""
+        if self._taken:
+            return [self._taken.popleft()]
         if self._control:
             return [self._control.popleft()]
         if self._held:
@@ -272,7 +315,7 @@ class Outbox:
                 del self._streams[frame_id]
                 self._turn.remove(frame_id)
             if frames:
-                return frames
+                return list[Frame | bytes](frames)
         return []
 
     def _write(self, data: bytes) -> None:

@@ -25,6 +25,7 @@ from torpor.services.placement import Placed, Placement, discard
 from torpor.services.requests import Outcome, Tier
 from torpor.services.templates import Templates
 from torpor.services.warm import Warm
+from torpor.store.pipeline import task_group
 from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
 log = structlog.get_logger()
@@ -166,10 +167,12 @@ class Revival:
         kept = await self._warm.take(session.id, sequence=session.snapshot.sequence)
         if kept is None:
             return None
+        notice = notice_at(self._clock.wall_s())
         try:
-            await kept.engine.thaw(kept.instance)
-            notice = notice_at(self._clock.wall_s())
-            ready = await kept.guest.proceed(notice)
+            # The guest finds its notice when it wakes, and carries it out while the engine still notes that it runs.
+            async with task_group() as group:
+                group.create_task(kept.engine.thaw(kept.instance))
+                ready = await kept.guest.proceed(notice)
         except BaseException:
             await discard(kept)
             raise

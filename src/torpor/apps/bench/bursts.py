@@ -29,9 +29,10 @@ Value = TypeVar("Value")
 RUNS, RUNS_QUICK = 100, 10
 COLD_RUNS, COLD_RUNS_QUICK = 20, 10  # one takes four seconds
 CODE_ALLOWANCE_MS = 3.0
-# A restored sandbox answers the time by a system call for a second (gVisor calibrates its vDSO page first), and Python
-# asks for it at each lock: 2 ms of a burst. What that costs after a resume is in the benches of resumes and of creation.
+# For a second after its restore a sandbox tells the time by system calls (gVisor calibrates its vDSO page first), and
+# Python asks for it at each lock: 2 ms of a burst. What that costs is in the benches of resumes and of creation.
 SETTLED_S = 2.0
+WARM_UP_RUNS = 20
 STDOUT_MB_S_MIN = 100.0
 FILES_MB_S_MIN = 200.0
 CREATE_SHARE_MAX = 0.1
@@ -82,6 +83,8 @@ async def measure(config: Config, *, quick: bool, progress: Progress) -> list[Re
 def _code(client: Client, ref: str, runs: int) -> list[Result]:
     no_op: list[float] = []
     code: list[float] = []
+    for _ in range(WARM_UP_RUNS):
+        client.code(ref, "1+1", on_piece=_ignore)
     for _ in range(runs):
         no_op.append(no_op_ms(client))
         took_s, said = _timed(lambda: client.code(ref, "1+1", on_piece=_ignore))
