@@ -7,12 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
 from torpor.apps.bench.homes import engine_build
 from torpor.apps.bench.report import Result, as_report
 from torpor.apps.bench.suite import Measure, chosen
+from torpor.apps.cli import screen
 from torpor.apps.config import Config
 
 
@@ -42,15 +40,16 @@ def _progress(line: str) -> None:
 
 
 def _print(results: list[Result]) -> None:
-    table = Table()
-    for column in ("name", "n", "p50", "p95", "p99", "raw p50", "ratio", "bound", "holds"):
-        table.add_column(column, justify="left" if column == "name" else "right", no_wrap=True)
-    for each in results:
-        figures = (each.p50, each.p95, each.p99, each.raw_p50, each.ratio)
-        shown = ("" if figure is None else _figure(figure, each.unit) for figure in figures)
-        verdict = "" if each.bound is None else ("yes" if each.holds else "NO")
-        table.add_row(f"{each.name} [{each.unit}]", str(each.n), *shown, _bound(each), verdict)
-    Console().print(table)
+    headings = ("NAME", "UNIT", "N", "P50", "P95", "P99", "RAW P50", "RATIO", "BOUND", "HOLDS")
+    screen.table(headings, [_row(each) for each in results])
+
+
+def _row(each: Result) -> list[str]:
+    figures = (each.p50, each.p95, each.p99, each.raw_p50)
+    shown = ("" if figure is None else _figure(figure, each.unit) for figure in figures)
+    ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+    verdict = "" if each.bound is None else ("yes" if each.holds else "NO")
+    return [each.name, each.unit, str(each.n), *shown, ratio, _bound(each), verdict]
 
 
 def _bound(each: Result) -> str:
