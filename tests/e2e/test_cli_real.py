@@ -178,3 +178,23 @@ def read_until(source: int, complete) -> bytes:
         assert piece, data
         data += piece
     return data
+
+
+def test_a_session_may_be_larger_than_its_template_and_stays_so(server, client):
+    made = server.command("create", "--name", "large", "--memory", "3G", "--cpus", "0.5")
+    assert made.returncode == 0, made.stderr
+    assert client.get("large")["limits"] | {"pids_max": 0} == {
+        "cpus": 0.5,
+        "memory_bytes": 3 << 30,
+        "disk_bytes": 1 << 30,
+        "pids_max": 0,
+    }
+    seen = "import os; os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')"
+    plain, large = (int(run(client, name, seen)) for name in ("one", "large"))
+    assert large - plain == 2 << 30
+    client.pause("large")
+    assert int(run(client, "large", seen)) == large
+    refused = server.command("create", "--disk", "2G")
+    assert (refused.returncode, refused.stdout) == (6, b"")
+    assert b"leave it out" in refused.stderr
+    client.delete("large")

@@ -15,10 +15,10 @@ from host_guest import HostGuest
 
 from torpor.domain.errors import Conflict, InvalidArgument, NotFound, Unsupported, error_for
 from torpor.domain.ids import InstanceId, SessionId, id_from_entropy, is_id
-from torpor.domain.session import Durability, Limits, Session, SnapshotRecord, Status
+from torpor.domain.session import Durability, Session, SnapshotRecord, Status
 from torpor.ports.catalog import Page, TemplateRecord
 from torpor.ports.guest import BurstResult, Cause, CodeError, Output, StreamKind
-from torpor.services.checks import check_create, check_fork
+from torpor.services.checks import check_create, check_fork, limits_of
 from torpor.services.requests import Burst, CreateRequest, Resumption
 
 NOW_S = 1_790_000_000.0
@@ -76,7 +76,7 @@ class MemoryBackend:
             name=request.name,
             status=Status.RUNNING,
             persistence=request.persistence,
-            limits=Limits(),
+            limits=limits_of(request, *await self.templates(tenant)),
             metadata=dict(request.metadata),
             policy=request.policy,
             hard_deadline_at_s=None if request.ttl_s is None else NOW_S + request.ttl_s,

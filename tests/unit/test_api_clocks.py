@@ -50,11 +50,16 @@ async def test_inspecting_says_what_keeps_a_session_awake(api):
     assert said["expires_at"] == "2026-10-21T13:13:20.000Z"
 
 
-async def test_limits_that_are_not_the_templates_are_refused(api):
-    assert (await api.client.post("/v1/sessions", json={"cpus": 2})).status_code == 201
-    answer = await api.client.post("/v1/sessions", json={"cpus": 4})
+async def test_caps_may_be_other_than_the_templates_but_for_the_disk(api):
+    answer = await api.client.post("/v1/sessions", json={"cpus": 0.5, "memory_bytes": 2 << 30, "disk_bytes": 1 << 30})
+    assert answer.status_code == 201
+    assert answer.json()["limits"] == {"cpus": 0.5, "memory_bytes": 2 << 30, "disk_bytes": 1 << 30, "pids_max": 512}
+    answer = await api.client.post("/v1/sessions", json={"disk_bytes": 2 << 30})
     assert (answer.status_code, answer.json()["code"]) == (422, "unsupported")
-    assert answer.json()["details"] == {"field": "cpus", "offered": 2}
+    assert answer.json()["details"] == {"field": "disk_bytes", "offered": 1 << 30}
+    answer = await api.client.post("/v1/sessions", json={"memory_bytes": 4096})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_argument")
+    assert answer.json()["details"]["field"] == "memory_bytes"
 
 
 def test_a_client_forks_snapshots_and_sets_clocks(served):

@@ -210,3 +210,41 @@ async def test_compute_is_counted_while_an_instance_runs_and_not_while_paused(no
     assert first.running_since_s is None
     await asyncio.sleep(0.05)
     assert (await node.sessions.get(TENANT, "day")).compute_s == first.compute_s
+
+
+async def test_a_session_has_the_caps_that_were_asked_for_and_keeps_them_over_pauses_and_forks(node, machine):
+    request = CreateRequest(name="day", cpus=0.5, memory_bytes=3 << 30)
+    session, _ = await node.sessions.create(TENANT, request)
+    template = (await node.templates.list())[0]
+    assert (session.limits.cpus, session.limits.memory_bytes) == (0.5, 3 << 30)
+    assert session.limits.disk_bytes == template.shape["disk_bytes"]
+
+    def shape_of(record):
+        return machine.host.instances[record.instance].shape
+
+    first = shape_of(session)
+    assert (first.cpus, first.memory_bytes) == (0.5, 3 << 30)
+    assert first.shared_bytes == template.shape["memory_bytes"] // 2
+    await node.sessions.pause(TENANT, "day")
+    await value(node, "day", "set x 1")
+    woken = await node.sessions.get(TENANT, "day")
+    assert (shape_of(woken), woken.limits) == (first, session.limits)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"cpus": 0.001}, {"cpus": float("inf")}, {"cpus": float("nan")}, {"memory_bytes": 4096}, {"memory_bytes": -1}],
+)
+async def test_caps_that_no_session_could_live_with_are_refused_by_name(node, asked):
+    with pytest.raises(InvalidArgument) as refused:
+        await node.sessions.create(TENANT, CreateRequest(**asked))
+    assert refused.value.details["field"] in asked
+
+
+async def test_a_disk_of_another_size_is_refused_with_the_size_there_is(node):
+    size_bytes = (await node.templates.list())[0].shape["disk_bytes"]
+    session, _ = await node.sessions.create(TENANT, CreateRequest(disk_bytes=size_bytes))
+    assert session.limits.disk_bytes == size_bytes
+    with pytest.raises(Unsupported) as refused:
+        await node.sessions.create(TENANT, CreateRequest(disk_bytes=2 * size_bytes))
+    assert refused.value.details == {"field": "disk_bytes", "offered": size_bytes}

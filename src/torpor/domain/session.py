@@ -64,9 +64,16 @@ class OnResume(StrEnum):
     REBUILD = "rebuild"  # from its log; not offered yet
 
 
+CPUS_MIN = 0.01
+MEMORY_BYTES_MIN = 64 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Caps of an instance. Part of the frozen spec, so they cannot change over a session's life."""
+    """Caps of an instance, for a session's whole life. ``cpus`` and ``memory_bytes`` may be other than its template's.
+
+    The others are part of the frozen spec.
+    """
 
     cpus: float = 2.0
     memory_bytes: int = 1024 * 1024 * 1024

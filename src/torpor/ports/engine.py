@@ -45,6 +45,8 @@ class InstanceShape:
     Two instances of equal shape are interchangeable for a restore. ``rootfs`` is read-only to the instance; its
     writes go to an overlay of at most ``disk_bytes``. ``memory_bytes`` and ``disk_bytes`` together bound host memory.
     ``cpus`` may be a fraction. ``argv`` is PID 1. ``spec_version`` names the spec generator (docs/design/).
+    ``memory_bytes`` and ``cpus`` alone may differ between a capture and its restore. ``shared_bytes``: of /dev/shm,
+    which may not; None: half of ``memory_bytes``.
     """
 
     rootfs: Path
@@ -55,6 +57,7 @@ class InstanceShape:
     cpus: float = 2.0
     pids_max: int = 512
     spec_version: int = 1
+    shared_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torpor.domain.errors import Conflict, InvalidArgument, Unsupported
 from torpor.domain.ids import parse_name
-from torpor.domain.session import OnResume, Policy
+from torpor.domain.session import CPUS_MIN, MEMORY_BYTES_MIN, Limits, OnResume, Policy
+from torpor.ports.catalog import TemplateRecord
 from torpor.services.requests import METADATA_ENTRIES_MAX, CreateRequest, ForkRequest
 
 VALUE_CHARACTERS_MAX = 4096
@@ -21,6 +23,32 @@ def check_create(request: CreateRequest) -> None:
     check_policy(request.policy, request.ttl_s)
     for field, entries in (("metadata", request.metadata), ("env", request.env)):
         check_entries(field, entries)
+
+
+def limits_of(request: CreateRequest, template: TemplateRecord) -> Limits:
+    """The caps of a new session of ``template``. Raises: InvalidArgument, Unsupported."""
+    frozen = Limits(**template.shape)
+    if request.disk_bytes not in {None, frozen.disk_bytes}:
+        raise Unsupported(
+            f"cannot create with disk_bytes {request.disk_bytes}: a session's disk is that of its template, and "
+            f"{template.name} was captured with {frozen.disk_bytes}; leave it out, or build a template whose [limits] "
+            "say what you need (docs/templates.md)",
+            field="disk_bytes",
+            offered=frozen.disk_bytes,
+        )
+    least = {"cpus": CPUS_MIN, "memory_bytes": max(MEMORY_BYTES_MIN, template.image_bytes)}
+    for field, value in (("cpus", request.cpus), ("memory_bytes", request.memory_bytes)):
+        if value is not None and not least[field] <= value < float("inf"):
+            raise InvalidArgument(
+                f"cannot create with {field} {value:.15g}: {template.name} needs at least {least[field]:.15g}",
+                field=field,
+                least=least[field],
+            )
+    return replace(
+        frozen,
+        cpus=frozen.cpus if request.cpus is None else request.cpus,
+        memory_bytes=frozen.memory_bytes if request.memory_bytes is None else request.memory_bytes,
+    )
 
 
 def check_fork(request: ForkRequest) -> None:

@@ -32,7 +32,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """A new session. Its caps are those of the template's golden snapshot (the frozen spec holds them).
+    """A new session. Caps that are None are the template's; its disk cannot be of another size than that.
 
     ``ttl_s``: the hard deadline, from now; it is deleted then, whatever it does.
     """
@@ -44,6 +44,9 @@ class CreateRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
     ttl_s: float | None = None
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from torpor.ports.entropy import Entropy
 from torpor.ports.guest import BurstResult, Guest, OnOutput, Output, ProcessSpec
 from torpor.ports.keys import KeyStore
 from torpor.services.births import bear
-from torpor.services.checks import check_create, check_policy, name_taken
+from torpor.services.checks import check_create, check_policy, limits_of, name_taken
 from torpor.services.driver import Driver
 from torpor.services.live import Live, Runtimes
 from torpor.services.records import Records, conflict
@@ -89,7 +89,7 @@ class Sessions:
             created_at_s=now_s,
             name=request.name,
             persistence=request.persistence,
-            limits=self._templates.limits(blueprint.template),
+            limits=limits_of(request, blueprint.template),
             metadata=dict(request.metadata),
             env=dict(request.env),
             policy=request.policy,

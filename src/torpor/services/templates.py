@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,16 @@ class Templates:
     async def blueprint(self, tenant: TenantId, name: str) -> Blueprint:
         """What a new session of template ``name`` (or digest) is made from. Raises: NotFound listing what there is."""
         del tenant  # templates of a tenant's own come later; the public ones serve all
-        return await self._blueprint(await self._catalog.template(PUBLIC_TENANT, name))
+        record = await self._catalog.template(PUBLIC_TENANT, name)
+        return await self._blueprint(record, Limits(**record.shape))
 
     async def blueprint_of(self, session: Session) -> Blueprint:
         """What ``session`` was made from, also when its template's name has moved on to a newer digest."""
-        return await self._blueprint(await self._catalog.template(PUBLIC_TENANT, session.template_digest))
+        return await self._blueprint(
+            await self._catalog.template(PUBLIC_TENANT, session.template_digest), session.limits
+        )
 
-    async def _blueprint(self, record: TemplateRecord) -> Blueprint:
+    async def _blueprint(self, record: TemplateRecord, limits: Limits) -> Blueprint:
         golden = SnapshotRef.from_json(record.golden)
         rootfs = self._rootfs_at(record.digest)
         if self._rootfs is not None:
@@ -85,11 +88,15 @@ class Templates:
                 f"rebuild it with `torpor template build {record.name}`",
                 template=record.name,
             )
-        return Blueprint(record, golden, self._shape(rootfs, self.limits(record)))
-
-    def limits(self, record: TemplateRecord) -> Limits:
-        """The caps that the golden snapshot was taken with, and so all its sessions have."""
-        return Limits(**record.shape)
+        frozen = Limits(**record.shape)
+        shape = self._shape(rootfs, frozen)
+        own = replace(
+            shape,
+            cpus=limits.cpus,
+            memory_bytes=limits.memory_bytes,
+            shared_bytes=None if limits.memory_bytes == frozen.memory_bytes else frozen.memory_bytes // 2,
+        )
+        return Blueprint(record, golden, own)
 
     def _shape(self, rootfs: Path, limits: Limits) -> InstanceShape:
         return InstanceShape(

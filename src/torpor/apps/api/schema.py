@@ -86,12 +86,10 @@ class CreateBody(ClocksBody):
             env=self.env,
             policy=self.policy(),
             ttl_s=self.ttl_s,
+            cpus=self.cpus,
+            memory_bytes=self.memory_bytes,
+            disk_bytes=self.disk_bytes,
         )
-
-    def limits(self) -> dict[str, float]:
-        """Those that were asked for. They are the template's, frozen with its golden snapshot; others are refused."""
-        asked = {"cpus": self.cpus, "memory_bytes": self.memory_bytes, "disk_bytes": self.disk_bytes}
-        return {name: value for name, value in asked.items() if value is not None}
 
 
 class ForkBody(Request):

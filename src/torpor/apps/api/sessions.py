@@ -12,7 +12,7 @@ from torpor.apps.api.context import FAILURES, KEY, Context, Here, Tenant
 from torpor.apps.api.idempotency import IdempotencyKey, once
 from torpor.apps.api.tokens import Grant
 from torpor.apps.api.wire import JSON, instant, resumption_json, session_json
-from torpor.domain.errors import Conflict, InvalidArgument, NotFound, Unsupported
+from torpor.domain.errors import Conflict, InvalidArgument, NotFound
 from torpor.domain.ids import TenantId, parse_name
 from torpor.domain.session import Session
 
@@ -37,7 +37,6 @@ async def create(
         existing = await _existing(here, tenant, asked)
         if existing is not None:
             return 200, {**here.seen(existing), "resumed": None}
-        await _check_limits(here, tenant, asked)
         try:
             session, resumption = await here.backend.create(tenant, asked.request())
         except Conflict:
@@ -68,21 +67,6 @@ async def _existing(here: Context, tenant: TenantId, asked: schema.CreateBody) -
             field="template",
         )
     return session
-
-
-async def _check_limits(here: Context, tenant: TenantId, asked: schema.CreateBody) -> None:
-    """Raises: Unsupported for limits that are not the template's: they are frozen with its golden snapshot."""
-    for template in await here.backend.templates(tenant) if asked.limits() else ():
-        for name, value in asked.limits().items():
-            has = template.shape.get(name)
-            if template.name == asked.template and has != value:
-                raise Unsupported(
-                    f"cannot create with {name} {value:.15g}: a session has its template's limits, and {template.name} "
-                    f"was captured with {has}; leave {name} out, or build a template whose [limits] say what you need "
-                    "(docs/templates.md)",
-                    field=name,
-                    offered=has,
-                )
 
 
 @router.get("", response_model=answers.PageAnswer)

@@ -64,11 +64,14 @@ def create(
         bool, typer.Option("--get-or-create", help="If one of that name exists, print its id instead.")
     ] = False,
     cpus: Annotated[
-        float | None, typer.Option(help="Must be the template's. Default: the template's.", show_default=False)
+        float | None,
+        typer.Option(help="How many it may use at once, also a fraction. Default: the template's.", show_default=False),
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Must be the template's. Default: the template's.", show_default=False),
+        typer.Option(
+            metavar="SIZE", help="How much it may use, for instance 2G. Default: the template's.", show_default=False
+        ),
     ] = None,
     disk: Annotated[
         str | None,
@@ -84,7 +87,7 @@ def create(
 ) -> None:
     """Create a session. It runs on return; its id is printed.
 
-    Its limits are those its template was captured with; asking for others is refused, not ignored.
+    Its disk is of the size that its template was captured with; asking for another is refused, not ignored.
     """
     durations = {"idle": idle, "timeout": timeout, "ttl": ttl, "retention": retention}
     request: dict[str, Any] = {

@@ -25,7 +25,10 @@ class Clocks(TypedDict, total=False):
 
 
 class CreateOptions(Clocks, total=False):
-    """Of a new session. Defaults: template ``data``, persistence ``memory``. Limits are the template's."""
+    """Of a new session. Defaults: template ``data``, persistence ``memory``, and the template's limits.
+
+    ``disk_bytes`` must be the template's.
+    """
 
     template: str
     cpus: float

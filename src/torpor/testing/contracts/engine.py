@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,21 @@ class EngineContract:
                 await engine.thaw(instance)
                 assert await client.total() == 40
                 assert await client.read("/root/note") == "before"
+
+    async def test_an_image_restores_with_other_caps_for_memory_and_processors(
+        self, engine: Engine, shape: InstanceShape, folder: Path
+    ) -> None:
+        async with self.running(engine, shape) as (instance, client):
+            await client.add(40)
+            checkpoint = await self.capture(engine, instance, folder)
+        shared_bytes = shape.memory_bytes // 2
+        larger = replace(shape, memory_bytes=2 * shape.memory_bytes, cpus=0.5, shared_bytes=shared_bytes)
+        async with self.restored(engine, larger, checkpoint) as (_, grown):
+            assert await grown.add(1) == 41
+        other = replace(shape, memory_bytes=2 * shape.memory_bytes)
+        with pytest.raises(Unsupported):
+            async with self.restored(engine, other, checkpoint):
+                raise AssertionError("its /dev/shm is of another size")
 
     async def test_a_restored_instance_can_be_checkpointed_again(
         self, engine: Engine, shape: InstanceShape, folder: Path

@@ -40,6 +40,7 @@ OPERATIONS = (
 DEFAULT_CAPABILITIES = EngineCapabilities(
     engine="fake", version="1", build="fake-1", filesystem_part=True, freeze=True, cpu_flags=("aes", "avx2")
 )
+MAY_DIFFER = frozenset({"rootfs", "env", "memory_bytes", "cpus"})  # of two shapes, between a capture and its restore
 
 
 class FakeEngine:
@@ -225,12 +226,13 @@ class FakeEngine:
         return found
 
     def _requirements(self, shape: InstanceShape) -> dict[str, Any]:
-        spec = {of.name: getattr(shape, of.name) for of in fields(shape) if of.name not in {"rootfs", "env"}}
+        spec = {of.name: getattr(shape, of.name) for of in fields(shape) if of.name not in MAY_DIFFER}
+        shared_bytes = shape.memory_bytes // 2 if shape.shared_bytes is None else shape.shared_bytes
         return {
             "engine": self._capabilities.engine,
             "build": self._capabilities.build,
             "cpu_flags": list(self._capabilities.cpu_flags),
-            "spec": {**spec, "argv": list(shape.argv)},
+            "spec": {**spec, "argv": list(shape.argv), "shared_bytes": shared_bytes},
         }
 
     def _check(self, required: Mapping[str, Any], present: Mapping[str, Any]) -> None:

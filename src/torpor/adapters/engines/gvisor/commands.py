@@ -141,7 +141,7 @@ def _argv(shape: InstanceShape, features: Features) -> list[str]:
 def _mounts_v1(shape: InstanceShape, bundle: Path, features: Features) -> list[dict[str, Any]]:
     plain = ["nosuid", "noexec", "nodev"]
     cgroup = {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": plain}
-    shared_bytes = shape.memory_bytes // 2
+    shared_bytes = shape.memory_bytes // 2 if shape.shared_bytes is None else shape.shared_bytes
     return [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*plain, "ro"]},
