@@ -52,6 +52,27 @@ async def opened(**options):
     assert (line.admission.promised_bytes, line.admission.waiting_count) == (0, 0)
 
 
+async def test_spare_memory_is_held_only_where_it_is_free_and_nobody_waits():
+    given_back = []
+
+    async def give_back(wanted_bytes):
+        given_back.append(wanted_bytes)
+        return 0
+
+    async with opened(give_back=give_back) as line:
+        with line.admission.spare(101) as is_granted:
+            assert (is_granted, line.admission.promised_bytes) == (False, 0)
+        assert given_back == []
+        with line.admission.spare(60) as is_granted:
+            assert (is_granted, line.admission.free_bytes()) == (True, 40)
+            await line.ask("a1", 50)
+            assert line.order == []
+            with line.admission.spare(10) as is_also_granted:
+                assert not is_also_granted  # somebody waits
+        await line.clock.advance(0)
+        assert line.order == ["a1"]  # it need not look again: who gives memory back says so
+
+
 async def test_what_fits_goes_at_once_and_is_counted_until_it_ends():
     async with opened() as line:
         await line.ask("a1", 60)
