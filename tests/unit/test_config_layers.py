@@ -46,6 +46,7 @@ def test_each_layer_wins_over_those_below(places):
         "keys_dir": (Source.DEFAULT, ""),
         "cache_bytes": (Source.DEFAULT, ""),
         "warm_bytes": (Source.HOME, str(home / "torpor.toml")),
+        "clone_bytes": (Source.DEFAULT, ""),
     }
 
 

@@ -24,6 +24,7 @@ DEFAULT_HOME = "~/.torpor"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 7780
 DEFAULT_CACHE_BYTES = 4 * 1024**3
+DEFAULT_CLONE_BYTES = 256 * 1024**2
 KEY_CHARACTERS_MIN = 20
 RUNTIME_ROOT = Path("/run/torpor")
 
@@ -35,8 +36,9 @@ class Config:
     ``api_key`` is None unless it was given by flag or environment; then the home's ``api.key`` counts.
     ``store_url`` and ``keys`` are None for the home's own folders. The URL is parsed where the store is opened (clients
     need none). ``cache_bytes`` bounds this node's copies of a remote store's objects; 0 for none. ``warm_bytes``:
-    memory in which paused instances may stay frozen; 0 gives all of it back at once. ``url_is_projects``: the address
-    is that of a torpor.toml in the current folder, which somebody else may have written.
+    memory in which paused instances may stay frozen; 0 gives all of it back at once. ``clone_bytes``: memory in which
+    restored clones of templates wait for a create; 0 keeps none. ``url_is_projects``: the address is that of a
+    torpor.toml in the current folder, which somebody else may have written.
     """
 
     home: Path
@@ -46,6 +48,7 @@ class Config:
     keys: Path | None = None
     cache_bytes: int = DEFAULT_CACHE_BYTES
     warm_bytes: int = 0
+    clone_bytes: int = DEFAULT_CLONE_BYTES
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     url_is_projects: bool = False
@@ -81,6 +84,7 @@ class Config:
             keys=_checked_folder(keys, setting="TORPOR_KEYS_DIR") if keys else None,
             cache_bytes=_checked_number(settings["cache_bytes"], default=DEFAULT_CACHE_BYTES),
             warm_bytes=_checked_number(settings["warm_bytes"], default=0),
+            clone_bytes=_checked_number(settings["clone_bytes"], default=DEFAULT_CLONE_BYTES),
             host=settings.text("host") or DEFAULT_HOST,
             port=_checked_number(settings["port"], default=DEFAULT_PORT, most=65535),
             url_is_projects=said.source is Source.PROJECT,

@@ -46,6 +46,7 @@ from torpor.services.composition import Outside, Services, compose
 from torpor.services.maintenance import Maintenance
 from torpor.services.placement import Engines
 from torpor.services.reconcile import Settled
+from torpor.services.requests import CreateRequest
 from torpor.services.shelf import Shelf
 from torpor.services.supervisor import Supervisor
 from torpor.services.templates import PUBLIC_TENANT
@@ -240,6 +241,7 @@ async def open_node(config: Config, role: Role | None = None) -> AsyncIterator[N
                 log.info("paused", sessions=await services.sessions.pause_all())
             for live in services.runtimes.all_live():
                 await live.guest.close()
+            await services.clones.drain()
             await supervisor.settle()
             await services.warm.drop_all()
             await services.pool.drain()
@@ -275,6 +277,7 @@ def _outside(parts: Parts, config: Config, *, serves: bool) -> Outside:
         argv=torpor_guest.ARGV,
         pool_size=1 if serves else 0,
         warm_bytes=config.warm_bytes if serves else 0,
+        clone_bytes=config.clone_bytes if serves else 0,
         durability=parts.durability,
     )
 
@@ -288,6 +291,8 @@ async def _warm_up(services: Services, outside: Outside, supervisor: Supervisor)
             blueprint = await services.templates.blueprint(PUBLIC_TENANT, template.name)
             services.pool.refill(outside.engines.of(template.engine_build), blueprint.shape)
             supervisor.start(_golden_ready(services, outside, blueprint.golden), name=f"golden:{template.name}")
+            if template.name == CreateRequest().template:  # the one that a create means which names none
+                services.clones.refill(blueprint.golden, blueprint.shape)
         except TorporError as error:  # sessions of the other templates do not need it
             log.warning("template not made ready", template=template.name, code=error.code, error=error.message)
 

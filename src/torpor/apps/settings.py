@@ -51,6 +51,7 @@ SETTINGS = (
     Setting("keys_dir", "TORPOR_KEYS_DIR", None, "keys in the home", "the folder of KEKs and session secrets"),
     Setting("cache_bytes", "TORPOR_CACHE_BYTES", None, "4294967296", "bound of this node's copies of a remote store"),
     Setting("warm_bytes", "TORPOR_WARM_BYTES", None, "0", "memory in which paused instances may stay frozen"),
+    Setting("clone_bytes", "TORPOR_CLONE_BYTES", None, "268435456", "memory in which clones wait for a create"),
 )
 BY_NAME = {one.name: one for one in SETTINGS}
 

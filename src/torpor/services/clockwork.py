@@ -38,14 +38,15 @@ class Clockwork:
         runtimes: Runtimes,
         sessions: Sessions,
         driven_by: tuple[Supervisor, Clock],
-        relieve: Callable[[], Awaitable[int]],
+        upkeep: tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]]],
     ) -> None:
+        """``upkeep``: gives memory back where it is short, and drops clones that no template needs any more."""
         self._catalog = catalog
         self._records = records
         self._runtimes = runtimes
         self._sessions = sessions
         self._supervisor, self._clock = driven_by
-        self._relieve = relieve
+        self._relieve, self._sweep_clones = upkeep
         self._busy: dict[SessionId, float] = {}  # under way, or not to be tried again before an instant
         self._beside: set[str] = set()  # what goes on beside the ticks, by name
 
@@ -57,6 +58,7 @@ class Clockwork:
             if now_s - left_at_s >= LEFT_EVERY_S:
                 left_at_s = now_s
                 await self.look_at_deletions()
+                self._start_beside("clones", self._sweep_clones)
             if now_s - looked_at_s >= DUE_EVERY_S:
                 looked_at_s = now_s
                 await self.look_at_records()

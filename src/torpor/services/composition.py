@@ -18,6 +18,7 @@ from torpor.ports.staging import Staging
 from torpor.services.admission import Admission
 from torpor.services.capture import Capture
 from torpor.services.clockwork import Clockwork
+from torpor.services.clones import Clones
 from torpor.services.driver import Driver
 from torpor.services.forks import Forks
 from torpor.services.golden import GoldenForge
@@ -34,7 +35,7 @@ from torpor.services.sessions import Sessions
 from torpor.services.supervisor import Supervisor
 from torpor.services.templates import Templates
 from torpor.services.warm import Warm
-from torpor.store.snapshots import SnapshotStore
+from torpor.store.snapshots import SnapshotRef, SnapshotStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Outside:
     durability: Durability = Durability.DISK
     pool_size: int = 1
     warm_bytes: int = 0
+    clone_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Services:
     runtimes: Runtimes
     pool: Pool
     residents: Residents
+    clones: Clones
     warm: Warm
 
 
@@ -87,28 +90,42 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
     residents = Residents(store, outside.staging)
     warm = Warm(clock, budget_bytes=outside.warm_bytes)
     capture = Capture(store, outside.staging, clock, outside.entropy, residents)
-    admission = Admission(outside.memory, clock, supervisor, give_back=warm.give_back)
+
+    async def give_back(wanted_bytes: int) -> int:
+        """Clones first: one saves some create a restore, a warm instance saves its own session a whole resume."""
+        freed_bytes = await clones.give_back(wanted_bytes)
+        return freed_bytes + await warm.give_back(max(0, wanted_bytes - freed_bytes))
+
+    admission = Admission(outside.memory, clock, supervisor, give_back=give_back)
     supply = (pool, Images(store, outside.staging, residents), outside.staging, admission)
     placement = Placement(store, outside.engines, outside.dialer, supply, clock, supervisor)
+    clones = Clones(placement, store, admission, (supervisor, *origin), budget_bytes=outside.clone_bytes)
     forge = GoldenForge(capture, outside.dialer, outside.staging, origin)
     folders = outside.rootfs_folders
     rootfs = None if folders is None else Rootfs(store, keys, folders, outside.entropy)
     templates = Templates(catalog, keys, forge, outside.rootfs_at, outside.argv, origin, rootfs)
-    revival = Revival(placement, warm, store, templates, clock)
+    revival = Revival(placement, clones, warm, store, templates, clock)
+
+    async def sweep_clones() -> None:
+        """Another process may have removed a template, or captured it anew."""
+        await clones.keep_only({SnapshotRef.from_json(record.golden) for record in await templates.list()})
+
     storage = (store, outside.durability)
     driver = Driver(records, runtimes, revival, warm, capture, storage, (supervisor, *origin))
     sessions = Sessions(catalog, keys, records, runtimes, driver, templates, origin)
     node = (outside.engines, outside.dialer, clock)
+    upkeep = (admission.relieve, sweep_clones)
     return Services(
         store=store,
         sessions=sessions,
         forks=Forks(catalog, keys, store, (sessions, records, runtimes), driver, origin),
         templates=templates,
         reconciler=Reconciler(catalog, records, runtimes, driver, store, node),
-        clockwork=Clockwork(catalog, records, runtimes, sessions, (supervisor, clock), admission.relieve),
+        clockwork=Clockwork(catalog, records, runtimes, sessions, (supervisor, clock), upkeep),
         records=records,
         runtimes=runtimes,
         pool=pool,
         residents=residents,
+        clones=clones,
         warm=warm,
     )

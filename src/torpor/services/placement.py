@@ -14,7 +14,7 @@ from torpor.domain.ids import InstanceId, TenantId
 from torpor.ports.clock import Clock
 from torpor.ports.crash_points import CrashPoint, reach
 from torpor.ports.engine import Engine, InstanceShape
-from torpor.ports.guest import GuestDialer, Notice, ReadyReport
+from torpor.ports.guest import Guest, GuestDialer, Notice, ReadyReport
 from torpor.ports.staging import Staging
 from torpor.services.admission import Admission
 from torpor.services.images import Fetched, Images
@@ -102,7 +102,7 @@ class Placement:
         engine = self._engines.of(memory_build(manifest))
         timings: dict[str, float] = {"open": self._ms_since(began_s)}
         async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._room(tenant, _need_bytes(manifest)))
+            await stack.enter_async_context(self._room(tenant, node_bytes(manifest)))
             timings["queue"] = self._ms_since(began_s) - timings["open"]
             instance, fetched = await self._fetch_and_claim(ref, manifest, (engine, shape), stack, timings)
             for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -168,13 +168,8 @@ class Placement:
     ) -> tuple[Live, ReadyReport]:
         """Restore in the background: the guest repairs itself while its last pages are still being loaded."""
         began_s = self._clock.monotonic_s()
-        guest = self._dialer.connect(instance, await engine.attach(instance))
+        guest = await self._restored(instance, engine, folder, requirements)
         try:
-            try:
-                async with asyncio.timeout(RESTORE_TIMEOUT_S):
-                    await engine.restore(instance, folder, requirements=requirements, background=True)
-            except TimeoutError as error:
-                raise DeadlineExceeded(f"cannot restore: no answer within {RESTORE_TIMEOUT_S} s") from error
             timings["restore"] = self._ms_since(began_s)
             reach(CrashPoint.RESUME_RESTORED)
             notice = notice_at(self._clock.wall_s())
@@ -184,6 +179,43 @@ class Placement:
             raise
         timings["ready"] = self._ms_since(began_s) - timings["restore"]
         return Live(instance, engine, guest, notice.generation), ready
+
+    async def _restored(
+        self, instance: InstanceId, engine: Engine, folder: Path, requirements: Mapping[str, Any]
+    ) -> Guest:
+        """The guest of an instance that was just restored, parked; connected before, so that nothing is lost."""
+        guest = self._dialer.connect(instance, await engine.attach(instance))
+        try:
+            async with asyncio.timeout(RESTORE_TIMEOUT_S):
+                await engine.restore(instance, folder, requirements=requirements, background=True)
+        except BaseException as error:
+            await guest.close()
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(f"cannot restore: no answer within {RESTORE_TIMEOUT_S} s") from error
+            raise
+        return guest
+
+    async def prepare(self, instance: InstanceId, ref: SnapshotRef, manifest: Manifest, shape: InstanceShape) -> Live:
+        """A new ``instance`` with ``ref`` restored into it and greeted, of no generation: its guest stays parked.
+
+        All of its memory is loaded on return. It is made beside the pool, whose sandboxes are for those who wait.
+        On failure nothing of it is left. Raises: as ``place``.
+        """
+        engine = self._engines.of(memory_build(manifest))
+        async with self._images.memory(ref, manifest) as fetched:
+            await engine.create(instance, shape)
+            try:
+                guest = await self._restored(instance, engine, fetched.folder, manifest.requirements)
+                try:
+                    await engine.loaded(instance)
+                    await guest.hello()
+                except BaseException:
+                    await guest.close()
+                    raise
+            except BaseException:
+                await destroy_surely(engine, instance)
+                raise
+        return Live(instance, engine, guest, 0)
 
     async def boot(
         self, tenant: TenantId, ref: SnapshotRef, shape: InstanceShape, notice_at: Callable[[float], Notice]
@@ -244,7 +276,7 @@ class Placement:
         return round((self._clock.monotonic_s() - began_s) * 1000, 3)
 
 
-def _need_bytes(manifest: Manifest) -> int:
+def node_bytes(manifest: Manifest) -> int:
     """The image twice: as files to restore from, and as the sandbox's memory. A golden image lies there already."""
     size_bytes = sum(manifest.part(name).size_bytes for name in memory_files(manifest.meta))
     return size_bytes if manifest.template is None else 2 * size_bytes

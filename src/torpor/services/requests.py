@@ -75,6 +75,7 @@ class Resumption:
     for each better way that failed. ``attempts``: restores it took; 2 if the first failed. ``fetched_bytes``: read from
     a shared store for it. ``dropped``: what was dropped on purpose, a sentence each. ``timings_ms``: request to READY
     by step (``open``, ``queue``, ``claim``, ``fetch``, ``restore``, ``ready``, ``total``; ``store_…``: inside fetch).
+    What was in memory already, warm or as a clone of its template, has ``ready`` and ``total`` only.
     """
 
     cause: Cause

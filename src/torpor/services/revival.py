@@ -20,6 +20,7 @@ from torpor.ports.clock import Clock
 from torpor.ports.guest import Notice
 from torpor.ports.objects import traffic_noted
 from torpor.services.blueprint import Blueprint
+from torpor.services.clones import Clones
 from torpor.services.live import Live
 from torpor.services.placement import Placed, Placement, discard
 from torpor.services.requests import Outcome, Tier
@@ -80,9 +81,16 @@ class Revival:
     """Places sessions by the best rung there is."""
 
     def __init__(
-        self, placement: Placement, warm: Warm, store: SnapshotStore, templates: Templates, clock: Clock
+        self,
+        placement: Placement,
+        clones: Clones,
+        warm: Warm,
+        store: SnapshotStore,
+        templates: Templates,
+        clock: Clock,
     ) -> None:
         self._placement = placement
+        self._clones = clones
         self._warm = warm
         self._store = store
         self._templates = templates
@@ -127,15 +135,15 @@ class Revival:
         blueprint = await self._templates.blueprint_of(session)
         if rung is Rung.OLDER:
             return await self._older(session, blueprint, notice_at)
+        way = self._placement.boot if rung is Rung.FILESYSTEM else self._placement.place
         if rung is Rung.GOLDEN:
-            ref = blueprint.golden
+            ref, way = blueprint.golden, self._clones.place
             outcome = Outcome.CREATED if session.status is Status.CREATING else Outcome.STATE_LOST
         else:
             assert session.snapshot is not None
             ref = source or SnapshotRef.from_json(session.snapshot.ref)
             whole = Outcome.RESTORED_OLDER if was_lost(session) else Outcome.RESUMED
             outcome = Outcome.RESTORED_FILESYSTEM if rung is Rung.FILESYSTEM else whole
-        way = self._placement.boot if rung is Rung.FILESYSTEM else self._placement.place
         with traffic_noted() as traffic:
             placed = await way(session.tenant, ref, blueprint.shape, notice_at)
         return Revived(placed, outcome, Tier.COLD if traffic.is_cold else Tier.LOCAL, traffic.fetched_bytes)

@@ -99,6 +99,7 @@ class Outside:
     store_workers: int = 2
     pool_size: int = 1
     warm_bytes: int = 0
+    clone_bytes: int = 0
     memory: Memory = field(default_factory=lambda: SetMemory(PLENTY_BYTES, PLENTY_BYTES))
     other_engines: Mapping[str, Engine] = field(default_factory=dict)
 
@@ -155,6 +156,7 @@ def assemble(outside: Outside, supervisor: Supervisor) -> Services:
         argv=(PROGRAM,),
         pool_size=outside.pool_size,
         warm_bytes=outside.warm_bytes,
+        clone_bytes=outside.clone_bytes,
     )
     return composition.compose(everything, supervisor)
 
@@ -172,6 +174,7 @@ async def open_fake(
     *,
     pool_size: int = 1,
     warm_bytes: int = 0,
+    clone_bytes: int = 0,
     memory: Memory | None = None,
     engines: Sequence[FakeEngine] = (),
 ) -> AsyncIterator[FakeNode]:
@@ -192,6 +195,7 @@ async def open_fake(
         build=(await engine.capabilities()).build,
         pool_size=pool_size,
         warm_bytes=warm_bytes,
+        clone_bytes=clone_bytes,
         memory=memory or SetMemory(PLENTY_BYTES, PLENTY_BYTES),
         other_engines={(await other.capabilities()).build: other for other in engines[:-1]},
     )
@@ -205,6 +209,8 @@ async def open_fake(
             for live in (*services.runtimes.all_live(), *services.warm.all_live()):
                 await live.guest.close()
             await supervisor.settle()
+            for live in services.clones.all_live():  # one may just have been made
+                await live.guest.close()
             await services.residents.drop()
 
 

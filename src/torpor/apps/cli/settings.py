@@ -51,6 +51,7 @@ def _row(value: Value, config: Config) -> dict[str, Any]:
         "keys_dir": config.keys_dir,
         "cache_bytes": config.cache_bytes,
         "warm_bytes": config.warm_bytes,
+        "clone_bytes": config.clone_bytes,
     }
     name = value.setting.name
     place = str(config.server_file) if name == "api_url" and _from_server(value, config) else value.place
