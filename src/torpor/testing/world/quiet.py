@@ -67,7 +67,7 @@ def _check_records(world: World, server: Server) -> None:
 def _check_instances(world: World, server: Server) -> None:
     services = server.services
     warm = {live.instance for live in services.warm.all_live()}
-    owned = services.runtimes.instances() | services.pool.instances() | warm
+    owned = services.runtimes.instances() | services.pool.instances() | services.clones.instances() | warm
     orphans = sorted(set(world.machine.host.instances) - owned)
     if orphans:
         raise Violation(f"instances are left that nobody holds: {orphans}")

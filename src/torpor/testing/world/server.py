@@ -52,10 +52,10 @@ class Server:
         machine: FakeMachine,
         witness: Witness,
         place: tuple[Fate, Path],
-        settings: tuple[LoopClock, int],
+        settings: tuple[LoopClock, int, int],
     ) -> None:
         fate, staging = place
-        clock, warm_bytes = settings
+        clock, warm_bytes, clone_bytes = settings
         self.process = process
         self.clock = clock
         self._supervisor = Supervisor()
@@ -71,6 +71,7 @@ class Server:
             build="fake-1",
             store_workers=0,
             warm_bytes=warm_bytes,
+            clone_bytes=clone_bytes,
         )
         self.services: Services = assemble(self.outside, self._supervisor)
 

@@ -41,6 +41,7 @@ FAULTY_S_MAX = 400.0
 QUIET_S_MAX = 900.0
 RESTART_S_MAX = 5.0
 WARM_BYTES = 1 << 20
+CLONE_BYTES = 1 << 16
 MEMORY = Path("/dev/shm")
 
 Result = TypeVar("Result")
@@ -167,8 +168,8 @@ class World:
             skew_s = self.random.uniform(-1, 1) * self.weather.faults.skew_s_max
             clock = LoopClock(self.loop, wall_s=1_700_000_000.0 + skew_s)
             fate = Fate(self.weather, process, self.witness.look)
-            warm_bytes = self.random.choice((0, WARM_BYTES))
-            server = Server(process, self.machine, self.witness, (fate, self.staging), (clock, warm_bytes))
+            budgets = (self.random.choice((0, WARM_BYTES)), self.random.choice((0, CLONE_BYTES)))
+            server = Server(process, self.machine, self.witness, (fate, self.staging), (clock, *budgets))
             self.story(f"{process.name} starts, its clock {skew_s:+.1f} s off")
             booting = process.start(server.boot())
             await asyncio.wait((booting,))
