@@ -77,6 +77,15 @@ async def test_creates_at_the_same_time_share_no_clone(machine):
         assert sum("restore" not in told.timings_ms for _, told in created) == 1
 
 
+async def test_a_session_with_caps_of_its_own_takes_no_clone_of_the_templates(machine):
+    async with opened(machine) as node:
+        (clone,) = held(node)
+        session, told = await node.sessions.create(TENANT, CreateRequest(cpus=1.0))
+        assert session.instance != clone
+        assert "restore" in told.timings_ms
+        assert clone in held(node)
+
+
 async def test_a_clone_waits_parked_and_running_and_is_nobodys(machine):
     async with opened(machine) as node:
         (clone,) = held(node)
