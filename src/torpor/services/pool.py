@@ -21,6 +21,7 @@ class Pool:
         self._ready: dict[tuple[int, InstanceShape], list[InstanceId]] = {}
         self._making: dict[InstanceId, tuple[int, InstanceShape]] = {}
         self._engines: dict[InstanceId, Engine] = {}
+        self._dropped: dict[InstanceId, Engine] = {}  # ours until they are gone
 
     async def claim(self, engine: Engine, shape: InstanceShape) -> InstanceId:
         """A created, thawed instance of ``shape``: a ready one, else a new one."""
@@ -39,15 +40,30 @@ class Pool:
         return instance
 
     def refill(self, engine: Engine, shape: InstanceShape) -> None:
-        """Make one more in the background if there is room. Called when a placement is over, not before."""
+        """Make one more in the background. Called when a placement is over, not before.
+
+        If there is no room, one goes of the shape that was asked for longest ago; if all are in the making, nothing is
+        made.
+        """
         key = (id(engine), shape)
         held = len(self._ready.get(key, ())) + sum(1 for made in self._making.values() if made == key)
-        total = sum(map(len, self._ready.values())) + len(self._making)
-        if held >= self._size or total >= self._size_total:
+        self._ready[key] = self._ready.pop(key, [])  # last in order: the latest that was asked for
+        if held >= self._size:
             return
+        if len(self._engines) + len(self._making) >= self._size_total:
+            oldest = next((ready for ready in self._ready.values() if ready), None)
+            if oldest is None:
+                return
+            dropped = oldest.pop(0)
+            self._dropped[dropped] = self._engines.pop(dropped)
+            self._supervisor.start(self._drop(dropped), name=f"pool:{dropped}")
         instance = self.new_id()
         self._making[instance] = key
         self._supervisor.start(self._make(engine, shape, instance), name=f"pool:{instance}")
+
+    async def _drop(self, instance: InstanceId) -> None:
+        await destroy_surely(self._dropped[instance], instance)
+        self._dropped.pop(instance, None)
 
     async def _make(self, engine: Engine, shape: InstanceShape, instance: InstanceId) -> None:
         try:
@@ -62,12 +78,13 @@ class Pool:
             self._making.pop(instance, None)
 
     def instances(self) -> frozenset[InstanceId]:
-        """All that the pool holds or is making."""
-        return frozenset(self._engines) | frozenset(self._making)
+        """All that the pool holds, is making or destroys."""
+        return frozenset(self._engines) | frozenset(self._making) | frozenset(self._dropped)
 
     async def drain(self) -> None:
         """Destroy what is ready."""
-        held, self._engines, self._ready = dict(self._engines), {}, {}
+        held, self._engines, self._ready = {**self._engines, **self._dropped}, {}, {}
+        self._dropped.clear()
         for instance, engine in held.items():
             await destroy_surely(engine, instance)
 
