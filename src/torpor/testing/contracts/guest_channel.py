@@ -149,7 +149,7 @@ class GuestChannelContract:
                 await guest.interrupt()
         error = hanging.result().error
         assert error is not None
-        assert error.name == "KeyboardInterrupt"
+        assert error.name == "KeyboardInterrupt", error
 
     async def test_a_new_connection_finds_what_the_old_one_left(self, station: GuestStation, guest: Guest) -> None:
         await guest.code(self.SET)
