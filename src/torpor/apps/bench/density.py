@@ -29,17 +29,20 @@ async def measure(config: Config, *, quick: bool, progress: Progress) -> list[Re
     count = SESSIONS_QUICK if quick else SESSIONS
     async with bench_home(config) as home, serving(home) as server:
         for _ in range(WARM_UP_SESSIONS):
-            session = await asyncio.to_thread(_paused, server.client)
+            session, _ = await asyncio.to_thread(_paused, server.client)
             await asyncio.to_thread(server.client.delete, session.ref)
         before_bytes = server.resident_bytes
         sessions: list[BenchSession] = []
+        instances: set[str] = set()
         for number in range(1, count + 1):
-            sessions.append(await asyncio.to_thread(_paused, server.client))
+            session, instance = await asyncio.to_thread(_paused, server.client)
+            sessions.append(session)
+            instances.add(instance)
             if number % 10 == 0:
                 progress(f"density: {number} of {count} sessions are paused")
         grown_bytes = server.resident_bytes - before_bytes
         listings_ms = [await asyncio.to_thread(_listing_ms, server.client, count) for _ in range(LISTINGS)]
-        left = await asyncio.to_thread(_processes_of, server, [session.ref for session in sessions])
+        left = await asyncio.to_thread(_processes_of, server, instances)
         if left:
             raise Corrupt(f"paused sessions have left processes: {left}")
         stored = [await asyncio.to_thread(_stored_bytes, home, session.ref) for session in sessions]
@@ -49,12 +52,13 @@ async def measure(config: Config, *, quick: bool, progress: Progress) -> list[Re
     return _results(stored, grown_bytes / count, listings_ms)
 
 
-def _paused(client: Client) -> BenchSession:
-    """A new session that holds its own random bytes, paused."""
+def _paused(client: Client) -> tuple[BenchSession, str]:
+    """A new session that holds its own random bytes, paused; and the instance that it had."""
     ref = client.create(template=TEMPLATE)["id"]
     session = BenchSession(client, ref, f"import os; ballast = os.urandom({OWN_BYTES})")
+    instance = str(client.get(ref)["instance"])
     client.pause(ref)
-    return session
+    return session, instance
 
 
 def _stored_bytes(home: Path, ref: str) -> int:
@@ -74,10 +78,11 @@ def _listing_ms(client: Client, count: int) -> float:
     return took_ms
 
 
-def _processes_of(server: Server, refs: list[str]) -> list[str]:
-    """Command lines of sandboxes of the server's that belong to a session; those of its pool do not."""
+def _processes_of(server: Server, instances: set[str]) -> list[str]:
+    """Command lines of processes of these sandboxes of the server's; its pool and its clones have others."""
     runtime = Config.read({"TORPOR_HOME": str(server.home)}).runtime_dir
-    instances = {server.client.get(ref)["instance"] for ref in refs} - {None}
+    assert len(instances) > 1
+    assert "None" not in instances
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
