@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,7 @@ from torpor_wire import DataChannel, optional_number, text
 CONTEXTS_MAX = 64
 START_S_MAX = 120.0  # imports of a cold interpreter, and reading 16 MiB of source, on a slow machine
 REPORT_BYTES_MAX = 16 * 1024 * 1024
+INTERRUPTS_APART_S = 0.05  # those that come faster are one
 _BOOT = """
 import sys
 lib, *fds = sys.argv[1:]
@@ -43,6 +45,7 @@ class Worker:
         self._burst: Burst | None = None
         self._begun = False
         self._interrupt_due = False
+        self._interrupted_s = -INTERRUPTS_APART_S
         self._exit_code: int | None = None
         self._report = bytearray()
         self._lock = threading.Lock()
@@ -76,6 +79,7 @@ class Worker:
         self.outlet.attach(burst.stream)
         with self._lock:
             self._burst, self._begun, self._interrupt_due = burst, False, False
+            self._interrupted_s = -INTERRUPTS_APART_S  # what the last burst was sent has been handled
             if self._exit_code is not None:
                 burst.events.put((End.EXITED, self._exit_code))
                 return
@@ -98,7 +102,18 @@ class Worker:
         with self._lock:
             self._interrupt_due = self._burst is not None
             if self._interrupt_due and self._begun:
-                self._processes.kill(self.process, signal.SIGINT)
+                self._kill_softly()
+
+    def _kill_softly(self) -> None:
+        """SIGINT, unless one was sent just before. The lock is held.
+
+        Python may raise the second of two at the entry of whatever handles the first: nothing can catch it there, and
+        the context would be lost with its variables.
+        """
+        now_s = time.monotonic()
+        if now_s - self._interrupted_s >= INTERRUPTS_APART_S:
+            self._interrupted_s = now_s
+            self._processes.kill(self.process, signal.SIGINT)
 
     def kill(self) -> None:
         """End it at once. What it started lives on."""
@@ -154,7 +169,7 @@ class Worker:
                 return
             self._burst.begun_s = self._stopwatch.active_s()
             if self._interrupt_due:
-                self._processes.kill(self.process, signal.SIGINT)
+                self._kill_softly()
 
 
 class Context:
