@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from fake_sessions import until, value
@@ -12,6 +13,7 @@ from torpor.domain.ids import DEFAULT_TENANT as TENANT
 from torpor.domain.lifecycle import Snapshot
 from torpor.domain.session import Policy, Status
 from torpor.services.requests import ClockChange, CreateRequest, ForkRequest
+from torpor.services.sessions import not_captured, not_paused
 
 
 async def test_a_guest_that_does_not_answer_holds_up_no_other_sessions_clock(node, monkeypatch):
@@ -200,3 +202,13 @@ async def test_who_learns_late_of_a_death_does_not_end_the_instance_that_came_af
     resumed.set()
     await asyncio.gather(*bursts, return_exceptions=True)
     assert await value(node, "day", "incr x") == "2"
+
+
+@pytest.mark.parametrize("status", [Status.LOST, Status.RESUMING])
+@pytest.mark.parametrize("why", [not_captured, not_paused])
+async def test_a_pause_whose_session_died_is_a_conflict_also_if_somebody_brings_it_back_already(node, status, why):
+    session, _ = await node.sessions.create(TENANT, CreateRequest(name="day"))
+    lost = replace(session, status=status, last_error="its sandbox died", last_error_code="instance_lost")
+    error = why(lost)
+    assert isinstance(error, Conflict)
+    assert error.details["reason"] == "lost_while_captured"

@@ -267,6 +267,7 @@ ALREADY: frozenset[tuple[Status, type[Event]]] = frozenset(
 )
 
 _RULE_FOR = {(rule.source, rule.event): rule for rule in RULES}
+INSTANCE_LOST = "instance_lost"  # what ``last_error_code`` says of a loss, which is nobody's failure
 IDLE = "idle"
 RUN_DEADLINE = "run deadline"
 HARD_DEADLINE = "hard_deadline_at_s"
@@ -392,7 +393,7 @@ def _absorb(session: Session, event: Report) -> Session:
             return replace(
                 session,
                 last_error=event.reason,
-                last_error_code=event.code if isinstance(event, OperationFailed) else "instance_lost",
+                last_error_code=event.code if isinstance(event, OperationFailed) else INSTANCE_LOST,
                 instance=None if gone else session.instance,
             )
         case Deleted():

@@ -21,6 +21,7 @@ from torpor.domain.ids import SessionId, TenantId, id_from_entropy, is_id
 from torpor.domain.lifecycle import (
     HARD_DEADLINE,
     IDLE,
+    INSTANCE_LOST,
     Accepted,
     Delete,
     Expire,
@@ -149,7 +150,7 @@ class Sessions:
         await self._driver.settled(session)
         after = await self.get(tenant, session.id)
         if not is_paused(after):
-            raise _not_paused(after)
+            raise not_paused(after)
         return after
 
     async def _let_go(self, session: Session, reason: str) -> Session:
@@ -176,7 +177,7 @@ class Sessions:
         await self._driver.settled(session)
         after = await self.get(tenant, session.id)
         if after.snapshot is None or after.snapshot.sequence < decided.session.operation:
-            raise _not_captured(after)
+            raise not_captured(after)
         return after
 
     async def set_clocks(self, tenant: TenantId, ref: str, change: ClockChange) -> Session:
@@ -377,9 +378,9 @@ class Sessions:
         await self._driver.lost_if_dead(session, live, error)
 
 
-def _not_captured(session: Session) -> TorporError:
+def not_captured(session: Session) -> TorporError:
     """Why a live snapshot was not stored."""
-    if session.status is Status.LOST:
+    if session.status is Status.LOST or session.last_error_code == INSTANCE_LOST:  # or it is being brought back already
         return conflict(session, "lost_while_captured")
     code = session.last_error_code or Conflict.code
     return error_for(
@@ -392,9 +393,9 @@ def _not_captured(session: Session) -> TorporError:
     )
 
 
-def _not_paused(session: Session) -> TorporError:
+def not_paused(session: Session) -> TorporError:
     """Why a pause did not end paused: the capture's own error, or a burst that arrived."""
-    if session.status is Status.LOST:
+    if session.status is Status.LOST or session.last_error_code == INSTANCE_LOST:  # or it is being brought back already
         return conflict(session, "lost_while_captured")
     said = session.last_error or "a burst arrived before its snapshot was committed, so it goes on in place"
     code = session.last_error_code or Conflict.code
