@@ -228,6 +228,12 @@ def test_no_package_registry_is_named():
     assert named == [], "\n".join(named)
 
 
+def test_nothing_but_the_golden_formats_is_binary():
+    """A program or an archive that a tool left in the checkout is not the project's, whoever adds all files."""
+    binary = {name(path) for path in files() if b"\0" in path.read_bytes()}
+    assert [path for path in sorted(binary) if not path.startswith("tests/golden/formats/")] == []
+
+
 def test_nothing_outside_the_checkout_is_needed():
     outside = [
         f"{name(path)}:{number}"
