@@ -142,8 +142,9 @@ class WholeGuestContract:
         await guest.resize(info.pid, TerminalSize(columns=120, rows=40))
         await guest.send_input(info.pid, pieces(b"stty size\n"))
         await until(guest.attach(info.pid), says(b"40 120\r\n"))
-        await guest.send_input(info.pid, pieces(b"sleep 300\n"))
-        await until(guest.attach(info.pid), says(b"sleep 300"))
+        # The command's own word, not its echo: an interrupt before it runs would only meet the shell that starts it.
+        await guest.send_input(info.pid, pieces(b"(echo run'ning'; exec sleep 300)\n"))
+        await until(guest.attach(info.pid), says(b"running\r\n"))
         await guest.send_input(info.pid, pieces(b"\x03"))
         await guest.send_input(info.pid, pieces(b"echo ag'ain'\n"))
         await until(guest.attach(info.pid), says(b"again\r\n"))
