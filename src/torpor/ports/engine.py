@@ -59,6 +59,11 @@ class InstanceShape:
     spec_version: int = 1
     shared_bytes: int | None = None
 
+    @property
+    def shm_bytes(self) -> int:
+        """Size of /dev/shm."""
+        return self.memory_bytes // 2 if self.shared_bytes is None else self.shared_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

@@ -88,15 +88,9 @@ class Templates:
                 f"rebuild it with `torpor template build {record.name}`",
                 template=record.name,
             )
-        frozen = Limits(**record.shape)
-        shape = self._shape(rootfs, frozen)
-        own = replace(
-            shape,
-            cpus=limits.cpus,
-            memory_bytes=limits.memory_bytes,
-            shared_bytes=None if limits.memory_bytes == frozen.memory_bytes else frozen.memory_bytes // 2,
-        )
-        return Blueprint(record, golden, own)
+        frozen = self._shape(rootfs, Limits(**record.shape))
+        shape = replace(frozen, cpus=limits.cpus, memory_bytes=limits.memory_bytes, shared_bytes=frozen.shm_bytes)
+        return Blueprint(record, golden, shape)
 
     def _shape(self, rootfs: Path, limits: Limits) -> InstanceShape:
         return InstanceShape(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from torpor.adapters.templates.spec import FileSpec, ReadyCheck, TemplateSpec, base_env
 from torpor.domain.errors import InvalidArgument, NotFound
-from torpor.domain.session import Limits
+from torpor.domain.session import CPUS_MIN, MEMORY_BYTES_MIN, Limits
 
 T = TypeVar("T")
 
@@ -180,8 +180,8 @@ def _limits(declared: Mapping[str, Any]) -> Limits:
         pids_max=int(_number(table, "pids", plain.pids_max, "limits")),
     )
     lowest: tuple[tuple[str, float, float], ...] = (
-        ("cpus", limits.cpus, 0.01),
-        ("memory", limits.memory_bytes, 64 << 20),
+        ("cpus", limits.cpus, CPUS_MIN),
+        ("memory", limits.memory_bytes, MEMORY_BYTES_MIN),
         ("disk", limits.disk_bytes, 1 << 20),
         ("pids", limits.pids_max, 16),
     )

@@ -227,12 +227,11 @@ class FakeEngine:
 
     def _requirements(self, shape: InstanceShape) -> dict[str, Any]:
         spec = {of.name: getattr(shape, of.name) for of in fields(shape) if of.name not in MAY_DIFFER}
-        shared_bytes = shape.memory_bytes // 2 if shape.shared_bytes is None else shape.shared_bytes
         return {
             "engine": self._capabilities.engine,
             "build": self._capabilities.build,
             "cpu_flags": list(self._capabilities.cpu_flags),
-            "spec": {**spec, "argv": list(shape.argv), "shared_bytes": shared_bytes},
+            "spec": {**spec, "argv": list(shape.argv), "shared_bytes": shape.shm_bytes},
         }
 
     def _check(self, required: Mapping[str, Any], present: Mapping[str, Any]) -> None:

@@ -141,14 +141,13 @@ def _argv(shape: InstanceShape, features: Features) -> list[str]:
 def _mounts_v1(shape: InstanceShape, bundle: Path, features: Features) -> list[dict[str, Any]]:
     plain = ["nosuid", "noexec", "nodev"]
     cgroup = {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": plain}
-    shared_bytes = shape.memory_bytes // 2 if shape.shared_bytes is None else shape.shared_bytes
     return [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*plain, "ro"]},
         *([cgroup] if features.inner_cgroup else []),
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
         {"destination": "/dev/pts", "type": "devpts", "source": "devpts"},
-        _tmpfs("/dev/shm", mode="1777", size_bytes=shared_bytes, options=["nosuid", "nodev"]),  # noqa: S108 - in the guest
+        _tmpfs("/dev/shm", mode="1777", size_bytes=shape.shm_bytes, options=["nosuid", "nodev"]),  # noqa: S108 - in the guest
         # gVisor hides an empty /tmp under a tmpfs, which the filesystem part would lack. A mount point inside it,
         # and a customary one, keeps /tmp on the overlay.
         _tmpfs("/tmp/.X11-unix", mode="1777", size_bytes=1 << 20, options=["nosuid", "nodev"]),  # noqa: S108 - in the guest
