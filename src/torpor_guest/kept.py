@@ -103,9 +103,8 @@ class KeptProcesses:
                 f"cannot attach from sequence {sequence}: {journal.sequence} is the next one; use 0 to that",
                 field="from_sequence",
             )
-        sequence = max(
-            sequence, journal.oldest_sequence
-        )  # once: it grows meanwhile, and what is told must be what is meant
+        # Asked for once: it grows meanwhile, and what is told must be what is meant.
+        sequence = max(sequence, journal.oldest_sequence)
         burst.stream.event({"sequence": sequence})
         for pieces in journal.follow(burst.stream, sequence):
             for piece in pieces:

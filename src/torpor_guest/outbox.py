@@ -14,7 +14,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -259,15 +259,14 @@ class Outbox:
                 return
         self.changed.notify_all()
 
-    def _write_at_once(self, frames: list[Frame | bytes]) -> bool:
+    def _write_at_once(self, frames: list[Frame]) -> bool:
         """False if that could make us wait, or the host has gone: then it is the writer's, who waits for both."""
-        self._taken.extend(frames)
-        size_bytes = sum(len(frame.payload) + HEADER_BYTES for frame in frames if isinstance(frame, Frame))
-        is_greeting = any(isinstance(frame, Frame) and frame.type is FrameType.WELCOME for frame in frames)
+        size_bytes = sum(len(frame.payload) + HEADER_BYTES for frame in frames)
+        is_greeting = any(frame.type is FrameType.WELCOME for frame in frames)
         if is_greeting or size_bytes > AT_ONCE_BYTES_MAX or not self._is_writable():
+            self._taken.extend(frames)
             return False
-        data = b"".join(self._connection.send(frame) for frame in frames if isinstance(frame, Frame))
-        self._taken.clear()
+        data = b"".join(self._connection.send(frame) for frame in frames)
         try:
             os.write(self._fd, data)
         except BrokenPipeError:
@@ -286,22 +285,21 @@ class Outbox:
                 self._busy = False
                 if self._held:
                     self.changed.notify_all()
-                while not (frames := self._next()):
+                while not (pieces := self._next_of_writer()):
                     self.changed.wait()
                 self._busy = True
                 bulk = self.limits.bulk
-            for frame in frames:
-                if isinstance(frame, bytes):
-                    self._write(frame)
-                    continue
-                if frame.type is FrameType.WELCOME:
+            for piece in pieces:
+                if isinstance(piece, Frame) and piece.type is FrameType.WELCOME:
                     self._connection.bulk = bulk
-                self._write(self._connection.send(frame))
+                self._write(piece if isinstance(piece, bytes) else self._connection.send(piece))
 
-    def _next(self) -> list[Frame | bytes]:
+    def _next_of_writer(self) -> Sequence[Frame | bytes]:
+        """What could not be written at once, first of all. The lock is held."""
+        return [self._taken.popleft()] if self._taken else self._next()
+
+    def _next(self) -> list[Frame]:
         """What to write now. The lock is held."""
-        if self._taken:
-            return [self._taken.popleft()]
         if self._control:
             return [self._control.popleft()]
         if self._held:
@@ -315,7 +313,7 @@ class Outbox:
                 del self._streams[frame_id]
                 self._turn.remove(frame_id)
             if frames:
-                return list[Frame | bytes](frames)
+                return frames
         return []
 
     def _write(self, data: bytes) -> None:

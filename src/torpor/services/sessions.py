@@ -378,9 +378,14 @@ class Sessions:
         await self._driver.lost_if_dead(session, live, error)
 
 
+def _has_died(session: Session) -> bool:
+    """While it was captured; it may be being brought back already."""
+    return session.status is Status.LOST or session.last_error_code == INSTANCE_LOST
+
+
 def not_captured(session: Session) -> TorporError:
     """Why a live snapshot was not stored."""
-    if session.status is Status.LOST or session.last_error_code == INSTANCE_LOST:  # or it is being brought back already
+    if _has_died(session):
         return conflict(session, "lost_while_captured")
     code = session.last_error_code or Conflict.code
     return error_for(
@@ -395,7 +400,7 @@ def not_captured(session: Session) -> TorporError:
 
 def not_paused(session: Session) -> TorporError:
     """Why a pause did not end paused: the capture's own error, or a burst that arrived."""
-    if session.status is Status.LOST or session.last_error_code == INSTANCE_LOST:  # or it is being brought back already
+    if _has_died(session):
         return conflict(session, "lost_while_captured")
     said = session.last_error or "a burst arrived before its snapshot was committed, so it goes on in place"
     code = session.last_error_code or Conflict.code

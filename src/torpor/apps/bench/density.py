@@ -54,11 +54,10 @@ async def measure(config: Config, *, quick: bool, progress: Progress) -> list[Re
 
 def _paused(client: Client) -> tuple[BenchSession, str]:
     """A new session that holds its own random bytes, paused; and the instance that it had."""
-    ref = client.create(template=TEMPLATE)["id"]
-    session = BenchSession(client, ref, f"import os; ballast = os.urandom({OWN_BYTES})")
-    instance = str(client.get(ref)["instance"])
-    client.pause(ref)
-    return session, instance
+    created = client.create(template=TEMPLATE)
+    session = BenchSession(client, created["id"], f"import os; ballast = os.urandom({OWN_BYTES})")
+    client.pause(created["id"])
+    return session, str(created["instance"])
 
 
 def _stored_bytes(home: Path, ref: str) -> int:
