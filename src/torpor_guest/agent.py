@@ -310,12 +310,21 @@ class Agent:
         }
 
 
+def _forget_inherited_signals() -> None:
+    """What whoever started us ignored or blocked, as `nohup` and shells' background jobs do, our children would too."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def main(arguments: list[str]) -> int:
     """Entry of the process."""
     settings = settings_from(arguments)
     if not settings.contained and os.getpid() != 1:
         print("the agent must be PID 1 of a sandbox; for tests: --contained DIR", file=sys.stderr)
         return 2
+    _forget_inherited_signals()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # no host reads: the writer waits for one
     # The protocol moves off 0 and 1, so that nothing we start or load can read from or print into it.
     read_fd, write_fd = os.dup(0), os.dup(1)

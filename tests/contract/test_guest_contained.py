@@ -24,11 +24,11 @@ INSTANCE = InstanceId("0" * 20)
 class ContainedAgent:
     """An agent that is a child of this process; its pipes outlive each connection, as FIFOs of an instance do."""
 
-    def __init__(self, root):
+    def __init__(self, root, prefix=()):
         self.root = root
         inner_read, self.write_fd = os.pipe()
         self.read_fd, inner_write = os.pipe()
-        argv = (sys.executable, "-I", "-S", "-B", str(AGENT), "--contained", str(root), "0.5")
+        argv = (*prefix, sys.executable, "-I", "-S", "-B", str(AGENT), "--contained", str(root), "0.5")
         self.process = subprocess.Popen(argv, stdin=inner_read, stdout=inner_write)
         os.close(inner_read)
         os.close(inner_write)
@@ -101,6 +101,17 @@ class TestContainedAgent(GuestContract):
         agent = shared()
         yield agent
         await agent.leave()
+
+
+async def test_what_the_agent_starts_can_be_interrupted_whatever_its_own_parent_ignores(tmp_path):
+    agent = ContainedAgent(tmp_path, prefix=("env", "--ignore-signal=INT", "--ignore-signal=QUIT", "--block-signal=TERM"))
+    guest = await agent.connect()
+    collected = Collected()
+    await guest.shell("grep -E '^Sig(Ign|Blk)' /proc/self/status", on_output=collected)
+    await agent.end()
+    ignored_and_blocked = [int(line.split()[1], 16) for line in collected.stdout.splitlines()]
+    asked = sum(1 << number - 1 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
+    assert [mask & asked for mask in ignored_and_blocked] == [0, 0]
 
 
 async def test_the_contract_leaves_its_files(agent):
