@@ -58,8 +58,8 @@ bench: setup ## run every bench, write the report of record, put its figures int
 soak: setup ## random operations and faults for an hour (DURATION=3600, SEED=); writes docs/reports/soak.md
 	@PYTHONPATH=tests/e2e DURATION=$(DURATION) SEED=$(SEED) $(BIN)/python bench/soak.py
 
-lock: setup-check ## resolve requirements.lock anew from pyproject.toml
-	@$(PYTHON) setup/lock.py
+lock: setup-check ## bring requirements.lock to what pyproject.toml asks for; UPGRADE=1 takes the newest of everything
+	@UPGRADE=$(UPGRADE) $(PYTHON) setup/lock.py
 
 # Not for people: the parts of the above.
 gates:

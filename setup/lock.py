@@ -1,11 +1,13 @@
 # ruff: noqa: INP001 - a script, not a package
 """Resolve ``requirements.lock`` from ``pyproject.toml``: every platform and Python that is supported, with digests.
 
+What is locked stays as it is unless UPGRADE=1 asks for the newest: a new dependency is no reason to change the others.
 The resolver lives in an environment of its own, so that it is no dependency of the project.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +23,7 @@ def main() -> int:
     resolve = (
         *(python, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"),
         *("--extra", "server", "--extra", "dev", "--generate-hashes", "--no-emit-index-url", "--no-header"),
-        "--upgrade",
+        *(["--upgrade"] if os.environ.get("UPGRADE") == "1" else []),
         *("--output-file", lock, "pyproject.toml"),
     )
     for argv in (
