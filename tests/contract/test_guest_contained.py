@@ -104,7 +104,9 @@ class TestContainedAgent(GuestContract):
 
 
 async def test_what_the_agent_starts_can_be_interrupted_whatever_its_own_parent_ignores(tmp_path):
-    agent = ContainedAgent(tmp_path, prefix=("env", "--ignore-signal=INT", "--ignore-signal=QUIT", "--block-signal=TERM"))
+    agent = ContainedAgent(
+        tmp_path, prefix=("env", "--ignore-signal=INT", "--ignore-signal=QUIT", "--block-signal=TERM")
+    )
     guest = await agent.connect()
     collected = Collected()
     await guest.shell("grep -E '^Sig(Ign|Blk)' /proc/self/status", on_output=collected)

@@ -9,8 +9,9 @@ from torpor.adapters.guest.client import FramedDialer
 from torpor.domain.errors import Conflict, EngineError
 from torpor.domain.ids import InstanceId, SessionId
 from torpor.ports.engine import InstanceShape, InstanceStatus
+from torpor.services.doomed import first_for
 from torpor.services.live import Live
-from torpor.services.warm import Kept, Warm, oldest_for
+from torpor.services.warm import Kept, Warm
 from torpor.testing.fake_guest import FakeGuestProgram
 
 PROGRAM = "fake-guest"
@@ -23,7 +24,7 @@ class Bench:
     def __init__(self, tmp_path, *, budget_bytes=100):
         self.clock = VirtualClock()
         self.engine = FakeEngine({PROGRAM: FakeGuestProgram}, self.clock)
-        self.warm = Warm(self.clock, budget_bytes=budget_bytes)
+        self.warm = Warm(budget_bytes=budget_bytes)
         self._tmp_path = tmp_path
 
     async def captured(self, shape):
@@ -222,11 +223,9 @@ async def test_a_cancelled_shrink_and_a_cancelled_take_lose_track_of_nothing(tmp
     assert bench.alive() == set()
 
 
-def test_the_choice_of_whom_to_drop_is_by_age_and_as_few_as_suffice():
-    kept = [
-        Kept(SessionId(name), None, 1, 1, size, at) for name, size, at in [("new", 9, 3), ("old", 5, 1), ("mid", 5, 2)]
-    ]
-    assert [one.session for one in oldest_for(0, kept)] == []
-    assert [one.session for one in oldest_for(5, kept)] == ["old"]
-    assert [one.session for one in oldest_for(6, kept)] == ["old", "mid"]
-    assert [one.session for one in oldest_for(99, kept)] == ["old", "mid", "new"]
+def test_as_few_of_the_longest_held_go_as_suffice():
+    held = [Kept(SessionId(name), None, 1, 1, size) for name, size in [("old", 5), ("mid", 5), ("new", 9)]]
+    assert [one.session for one in first_for(0, held)] == []
+    assert [one.session for one in first_for(5, held)] == ["old"]
+    assert [one.session for one in first_for(6, held)] == ["old", "mid"]
+    assert [one.session for one in first_for(99, held)] == ["old", "mid", "new"]

@@ -7,9 +7,9 @@ It is never frozen, for what runs may not survive the freezer (``Engine.freeze``
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 import structlog
 
@@ -21,6 +21,7 @@ from torpor.ports.engine import InstanceShape, InstanceStatus
 from torpor.ports.entropy import Entropy
 from torpor.ports.guest import Notice
 from torpor.services.admission import Admission
+from torpor.services.doomed import Doomed, first_for
 from torpor.services.live import Live
 from torpor.services.patience import destroy_surely
 from torpor.services.placement import OF_THE_MOMENT, REPLENISH_DELAY_S, Placed, Placement, node_bytes
@@ -40,7 +41,6 @@ class Clone:
     key: Key
     live: Live
     size_bytes: int
-    destroying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
@@ -50,17 +50,6 @@ class _Making:
     instance: InstanceId
     size_bytes: int = 0
     wanted: bool = True
-
-
-def first_for(excess_bytes: int, held: Iterable[Clone]) -> tuple[Clone, ...]:
-    """The first of ``held``, as many as hold ``excess_bytes`` together, or all. Pure."""
-    chosen: list[Clone] = []
-    for one in held:
-        if excess_bytes <= 0:
-            break
-        chosen.append(one)
-        excess_bytes -= one.size_bytes
-    return tuple(chosen)
 
 
 class Clones:
@@ -85,14 +74,14 @@ class Clones:
         self._budget_bytes = budget_bytes
         self._making: dict[Key, _Making] = {}
         self._held: dict[Key, Clone] = {}  # the longest held first
-        self._doomed: dict[InstanceId, Clone] = {}
+        self._doomed: Doomed[Clone] = Doomed("clone")  # one that cannot be destroyed stays: ``drain`` tries again
         self._is_closed = False
 
     @property
     def bytes_held(self) -> int:
         """Memory of everything that is here, also of what is being made or could not be destroyed yet."""
         making_bytes = sum(one.size_bytes for one in self._making.values())
-        return making_bytes + sum(one.size_bytes for one in (*self._held.values(), *self._doomed.values()))
+        return making_bytes + sum(one.size_bytes for one in chain(self._held.values(), self._doomed))
 
     def instances(self) -> frozenset[InstanceId]:
         """All that are here, for reconciliation."""
@@ -101,7 +90,7 @@ class Clones:
 
     def all_live(self) -> tuple[Live, ...]:
         """Instances and guests of those that are made."""
-        return tuple(one.live for one in (*self._held.values(), *self._doomed.values()))
+        return tuple(one.live for one in chain(self._held.values(), self._doomed))
 
     async def place(
         self, tenant: TenantId, ref: SnapshotRef, shape: InstanceShape, notice_at: Callable[[float], Notice]
@@ -134,12 +123,12 @@ class Clones:
         """
         if wanted_bytes > sum(one.size_bytes for one in self._held.values()):
             self._unwant(self._making)
-        return await self._destroy(self._doom(first_for(wanted_bytes, self._held.values())))
+        return await self._let_go(first_for(wanted_bytes, self._held.values()))
 
     async def keep_only(self, goldens: Collection[SnapshotRef]) -> None:
         """Destroy the clones of all other snapshots: their templates were removed, or captured anew since."""
         self._unwant(key for key in self._making if key[0] not in goldens)
-        await self._destroy(self._doom(one for one in self._held.values() if one.key[0] not in goldens))
+        await self._let_go(one for one in self._held.values() if one.key[0] not in goldens)
 
     async def drain(self) -> None:
         """Destroy everything and make no more. What is being made destroys itself: settle the supervisor after this.
@@ -149,15 +138,15 @@ class Clones:
         self._is_closed = True
         self._unwant(self._making)
         self._doom(self._held.values())
-        await self._destroy(self._doomed.values())
+        await self._doomed.destroy(self._doomed)
 
     async def _gone_on(self, clone: Clone, notice_at: Callable[[float], Notice], began_s: float) -> Placed | None:
         """The clone as a session's instance; None, with nothing left of it, if it is good for nothing."""
         live = clone.live
         try:
             if not await self._runs(live):
-                self._doomed[live.instance] = clone
-                self._supervisor.start(self._destroy((clone,)), name=f"clone:{live.instance}")
+                self._doomed.add(clone)
+                self._supervisor.start(self._doomed.destroy((clone,)), name=f"clone:{live.instance}")
                 return None  # it was told nothing: a create need not wait until it is gone
             reach(CrashPoint.RESUME_RESTORED)
             notice = notice_at(self._clock.wall_s())
@@ -193,7 +182,7 @@ class Clones:
             return
         self._held[key] = clone
         if not making.wanted or self._admission.waiting_count:  # somebody came to need this memory meanwhile
-            await self._destroy(self._doom((clone,)))
+            await self._let_go((clone,))
 
     async def _made(self, key: Key, making: _Making) -> Clone | None:
         """None if the budget or the node has no room for it: then nothing was started."""
@@ -213,35 +202,21 @@ class Clones:
         excess_bytes = self.bytes_held - self._budget_bytes
         if excess_bytes > sum(one.size_bytes for one in self._held.values()):
             return False
-        await self._destroy(self._doom(first_for(excess_bytes, self._held.values())))
+        await self._let_go(first_for(excess_bytes, self._held.values()))
         return making.wanted and self.bytes_held <= self._budget_bytes
 
     def _unwant(self, keys: Iterable[Key]) -> None:
         for key in keys:
             self._making[key].wanted = False
 
+    async def _let_go(self, chosen: Iterable[Clone]) -> int:
+        """Destroy some that are held; the bytes freed."""
+        return await self._doomed.destroy(self._doom(chosen))
+
     def _doom(self, chosen: Iterable[Clone]) -> tuple[Clone, ...]:
         """Before the first await: nobody can be given them any more, and they stay known until they are gone."""
         doomed = tuple(chosen)
         for clone in doomed:
             del self._held[clone.key]
-            self._doomed[clone.live.instance] = clone
+            self._doomed.add(clone)
         return doomed
-
-    async def _destroy(self, doomed: Iterable[Clone]) -> int:
-        """Bytes of those that are gone. One that cannot be destroyed stays doomed: ``drain`` tries again."""
-        return sum(await asyncio.gather(*(self._destroy_one(one) for one in tuple(doomed))))
-
-    async def _destroy_one(self, clone: Clone) -> int:
-        live = clone.live
-        async with clone.destroying:  # an engine takes one call at a time for one instance
-            if live.instance not in self._doomed:
-                return 0
-            try:
-                await live.guest.close()
-                await destroy_surely(live.engine, live.instance)
-            except TorporError as error:
-                log.error("clone not destroyed", instance=live.instance, code=error.code, error=error.message)
-                return 0
-            del self._doomed[live.instance]
-            return clone.size_bytes

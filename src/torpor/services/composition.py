@@ -88,7 +88,7 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
     runtimes, records = Runtimes(), Records(catalog, clock)
     pool = Pool(supervisor, outside.entropy, size=outside.pool_size)
     residents = Residents(store, outside.staging)
-    warm = Warm(clock, budget_bytes=outside.warm_bytes)
+    warm = Warm(budget_bytes=outside.warm_bytes)
     capture = Capture(store, outside.staging, clock, outside.entropy, residents)
 
     async def give_back(wanted_bytes: int) -> int:

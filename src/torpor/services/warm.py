@@ -14,10 +14,9 @@ import structlog
 
 from torpor.domain.errors import TorporError
 from torpor.domain.ids import InstanceId, SessionId
-from torpor.ports.clock import Clock
 from torpor.ports.engine import InstanceStatus
+from torpor.services.doomed import Doomed, first_for
 from torpor.services.live import Live
-from torpor.services.patience import destroy_surely
 
 log = structlog.get_logger()
 
@@ -31,20 +30,7 @@ class Kept:
     generation: int
     sequence: int
     size_bytes: int
-    kept_at_s: float
     entered: asyncio.Event = field(default_factory=asyncio.Event)
-    destroying: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-def oldest_for(excess_bytes: int, kept: Iterable[Kept]) -> tuple[Kept, ...]:
-    """The longest kept, as many as hold ``excess_bytes`` together, or all. Pure."""
-    chosen: list[Kept] = []
-    for one in sorted(kept, key=lambda each: each.kept_at_s):
-        if excess_bytes <= 0:
-            break
-        chosen.append(one)
-        excess_bytes -= one.size_bytes
-    return tuple(chosen)
 
 
 class Warm:
@@ -54,12 +40,11 @@ class Warm:
     until it is). All three count. A cancelled call loses track of none.
     """
 
-    def __init__(self, clock: Clock, *, budget_bytes: int) -> None:
-        self._clock = clock
+    def __init__(self, *, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
         self._entering: dict[SessionId, Kept] = {}
-        self._kept: dict[SessionId, Kept] = {}
-        self._doomed: dict[InstanceId, Kept] = {}
+        self._kept: dict[SessionId, Kept] = {}  # the longest kept first
+        self._doomed: Doomed[Kept] = Doomed("warm instance")
 
     @property
     def enabled(self) -> bool:
@@ -85,7 +70,7 @@ class Warm:
         False: it does not fit or does not freeze, and it is still the caller's, to destroy.
         """
         await self.drop(session_id)  # an earlier state of the same session
-        kept = Kept(session_id, live, generation, sequence, size_bytes, self._clock.monotonic_s())
+        kept = Kept(session_id, live, generation, sequence, size_bytes)
         if not self.enabled or size_bytes > self._budget_bytes:
             return False
         if session_id in self._entering or session_id in self._kept:  # another of the same session came in meanwhile
@@ -121,15 +106,15 @@ class Warm:
             del self._kept[session_id]
             return kept.live
         if self._kept.get(session_id) is kept:
-            await self._destroy(self._doom((kept,)))
+            await self._doomed.destroy(self._doom((kept,)))
         return None
 
     async def drop(self, session_id: SessionId) -> None:
         """Destroy what is kept of a session: it is removed, shredded, or its memory must not be copied."""
         await self._wait_entered(session_id)
-        doomed = [one for one in self._doomed.values() if one.session == session_id]
+        doomed = [one for one in self._doomed if one.session == session_id]
         kept = self._kept.get(session_id)
-        await self._destroy([*doomed, *self._doom(() if kept is None else (kept,))])
+        await self._doomed.destroy([*doomed, *self._doom(() if kept is None else (kept,))])
 
     async def drop_all(self) -> None:
         """Destroy everything."""
@@ -143,10 +128,10 @@ class Warm:
         Returns: bytes that were given back.
         """
         before_bytes = self.bytes_held
-        stuck = tuple(self._doomed.values())
-        await self._destroy(self._doom(oldest_for(before_bytes - to_bytes, self._kept.values())))
+        stuck = tuple(self._doomed)
+        await self._doomed.destroy(self._doom(first_for(before_bytes - to_bytes, self._kept.values())))
         if self.bytes_held > to_bytes:  # only now: each may take as long as patience lasts
-            await self._destroy(stuck)
+            await self._doomed.destroy(stuck)
         return max(0, before_bytes - self.bytes_held)
 
     async def give_back(self, wanted_bytes: int) -> int:
@@ -156,10 +141,10 @@ class Warm:
     async def _has_made_room(self) -> bool:
         """Drop what has to go for those that enter; False, with nothing dropped, if that would not be enough."""
         if self._excess_bytes() > sum(one.size_bytes for one in self._kept.values()):
-            await self._destroy(tuple(self._doomed.values()))
+            await self._doomed.destroy(tuple(self._doomed))
         if self._excess_bytes() > sum(one.size_bytes for one in self._kept.values()):
             return False
-        await self._destroy(self._doom(oldest_for(self._excess_bytes(), self._kept.values())))
+        await self._doomed.destroy(self._doom(first_for(self._excess_bytes(), self._kept.values())))
         return self._excess_bytes() <= 0
 
     def _excess_bytes(self) -> int:
@@ -181,25 +166,8 @@ class Warm:
         doomed = tuple(chosen)
         for one in doomed:
             del self._kept[one.session]
-            self._doomed[one.live.instance] = one
+            self._doomed.add(one)
         return doomed
 
-    async def _destroy(self, doomed: Iterable[Kept]) -> None:
-        await asyncio.gather(*(self._destroy_one(one) for one in doomed))
-
-    async def _destroy_one(self, one: Kept) -> None:
-        async with one.destroying:  # an engine takes one call at a time for one instance
-            if one.live.instance in self._doomed:
-                await self._destroy_doomed(one)
-
-    async def _destroy_doomed(self, one: Kept) -> None:
-        try:
-            await one.live.guest.close()
-            await destroy_surely(one.live.engine, one.live.instance)
-        except TorporError as error:
-            log.error("warm instance not destroyed", session=one.session, code=error.code, error=error.message)
-        else:
-            del self._doomed[one.live.instance]
-
     def _everything(self) -> tuple[Kept, ...]:
-        return (*self._entering.values(), *self._kept.values(), *self._doomed.values())
+        return (*self._entering.values(), *self._kept.values(), *self._doomed)
