@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 
 import pytest
 
+from torpor.adapters.objects import cache_folder
 from torpor.adapters.objects.cache import CachedObjects
 from torpor.adapters.objects.cache_folder import BLOCK_BYTES, CacheFolder
 from torpor.adapters.objects.forwarding import ForwardingObjects, Operation
@@ -103,6 +105,7 @@ async def test_copies_survive_a_restart_in_their_order_of_use(root):
     for key in ("packs/a", "packs/b", "packs/c"):
         await first.memory.put(key, DATA)
         await first.objects.get(key)
+        await first.folder.written()
     await first.objects.get_range("packs/a", offset=0, size=1)
     (root / "half.unfinished").write_bytes(b"what a crash left")
     second = Node(root, memory=first.memory, budget_bytes=3 * len(DATA))
@@ -119,6 +122,7 @@ async def test_a_copy_that_is_not_intact_is_dropped_and_fetched_anew(root, harm)
     node = Node(root)
     await node.memory.put("packs/a", DATA)
     await node.objects.get("packs/a")
+    await node.folder.written()
     (file,) = root.iterdir()
     held = bytearray(file.read_bytes())
     if harm == "removed":
@@ -138,6 +142,7 @@ async def test_the_folder_never_holds_more_than_its_budget(root):
     node = Node(root, budget_bytes=3 * BLOCK_BYTES)
     for number in range(12):
         await node.objects.put(f"packs/{number:02}", DATA[: BLOCK_BYTES - 7 * number])
+        await node.folder.written()
         assert on_disk_bytes(root) == node.folder.held_bytes <= 3 * BLOCK_BYTES
     await node.objects.put("packs/large", DATA)
     assert await node.objects.get("packs/large") == DATA
@@ -240,6 +245,7 @@ async def test_what_was_deleted_is_gone_here_too(root):
     await node.objects.delete("packs/a")
     with pytest.raises(NotFound):
         await node.objects.get("packs/a")
+    await node.folder.written()
     assert list(root.iterdir()) == []
 
 
@@ -249,7 +255,9 @@ async def test_a_folder_that_cannot_be_written_costs_no_read(root):
     shutil.rmtree(root)
     for _ in range(2):
         assert await node.objects.get("packs/a") == DATA
+    await node.folder.written()
     assert node.folder.held_bytes == 0
+    assert await node.objects.get("packs/a") == DATA
     root.write_text("in the way")
     with pytest.raises(Unavailable, match="cache"):
         CacheFolder(root, 1)
@@ -260,7 +268,68 @@ async def test_a_whole_copy_takes_the_place_of_pieces(root):
     await node.memory.put("packs/a", DATA)
     for offset in (0, 10, 20):
         await node.objects.get_range("packs/a", offset=offset, size=5)
+    await node.folder.written()
     assert len(list(root.iterdir())) == 3
     await node.objects.get("packs/a")
+    await node.folder.written()
     assert [path.name.endswith("-whole") for path in root.iterdir()] == [True]
     assert on_disk_bytes(root) == node.folder.held_bytes
+
+
+class SlowDisk:
+    """Writes of the folder, held up until ``gate`` is set."""
+
+    def __init__(self, monkeypatch):
+        self.gate = threading.Event()
+        self.waiting = threading.Semaphore(0)
+        self._write = cache_folder._write
+        monkeypatch.setattr(cache_folder, "_write", self)
+
+    def __call__(self, path, data):
+        self.waiting.release()
+        self.gate.wait()
+        return self._write(path, data)
+
+
+async def test_nobody_who_fetched_a_little_waits_for_the_disk(root, monkeypatch):
+    disk, node = SlowDisk(monkeypatch), Node(root)
+    await node.memory.put("packs/a", DATA)
+    for _ in range(2):
+        assert await node.objects.get_range("packs/a", offset=5, size=100) == DATA[5:105]
+    assert await node.objects.get_range("packs/a", offset=50, size=10) == DATA[50:60]
+    assert (node.fetched_bytes, list(root.iterdir())) == (100, [])
+    disk.gate.set()
+    await node.folder.written()
+    assert await node.objects.get_range("packs/a", offset=5, size=100) == DATA[5:105]
+    assert node.fetched_bytes == 100
+    assert on_disk_bytes(root) == node.folder.held_bytes
+
+
+async def test_much_waits_for_the_disk_so_that_memory_is_bounded(root, monkeypatch):
+    monkeypatch.setattr(cache_folder, "UNWRITTEN_BYTES_MAX", len(DATA))
+    disk, node = SlowDisk(monkeypatch), Node(root)
+    for key in ("packs/a", "packs/b"):
+        await node.memory.put(key, DATA)
+    assert await node.objects.get("packs/a") == DATA
+    second = asyncio.ensure_future(node.objects.get("packs/b"))
+    await asyncio.to_thread(disk.waiting.acquire)
+    await asyncio.to_thread(disk.waiting.acquire)
+    assert not second.done()
+    disk.gate.set()
+    assert await second == DATA
+
+
+@pytest.mark.parametrize("is_put_again", [False, True])
+async def test_what_is_deleted_while_it_is_written_is_never_read_again(root, monkeypatch, is_put_again):
+    disk, node = SlowDisk(monkeypatch), Node(root)
+    await node.objects.put("packs/a", DATA)
+    await node.objects.delete("packs/a")
+    if is_put_again:
+        await node.objects.put("packs/a", DATA[::-1])
+    disk.gate.set()
+    await node.folder.written()
+    assert len(list(root.iterdir())) == is_put_again
+    assert on_disk_bytes(root) == node.folder.held_bytes
+    if is_put_again:
+        assert await node.objects.get("packs/a") == DATA[::-1]
+        assert node.fetched_bytes == 0

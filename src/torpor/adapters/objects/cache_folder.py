@@ -3,12 +3,14 @@
 A piece is one file, named by digest of the key, offset and size (``-whole`` if the object ends there), so that a start
 finds all it needs in names, sizes and dates. It holds digests of its blocks, then its bytes: whatever a crash or a bad
 disk did to a file is noticed at the next read of it. Nothing is synced: a cache that is lost costs only time.
+Until its file is written a piece is served from memory, so that nobody who fetched one waits for this disk.
 For one process at a time. Index and budget are touched by the event loop's thread only, files by others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 from collections import OrderedDict
@@ -22,6 +24,7 @@ from blake3 import blake3
 from torpor.domain.errors import Unavailable
 
 BLOCK_BYTES = 128 * 1024
+UNWRITTEN_BYTES_MAX = 8 * 1024 * 1024  # more than that waits for the disk: memory is not the cache
 DIGEST_BYTES = 16
 _NAME = re.compile(r"(?P<key>[0-9a-f]{32})-(?P<offset>\d+)-(?P<size>\d+)(?P<whole>-whole)?")
 
@@ -56,6 +59,15 @@ class Piece:
         return self.digests_bytes + self.size
 
 
+@dataclass(eq=False, slots=True)
+class _Writing:
+    """A file that is being written under another name. Its piece may be forgotten meanwhile, and even added again."""
+
+    data: bytes
+    unfinished: Path
+    done: asyncio.Future[bool]
+
+
 class CacheFolder:
     """Pieces under ``root``, which is made if absent (mode 0700). Raises Unavailable if it cannot be."""
 
@@ -64,6 +76,9 @@ class CacheFolder:
         self._budget_bytes = budget_bytes
         self._pieces: OrderedDict[Piece, None] = OrderedDict()  # least recently used first
         self._of_key: dict[str, list[Piece]] = {}
+        self._unwritten: dict[Piece, _Writing] = {}  # pieces that have no file yet
+        self._writings: set[_Writing] = set()  # also of pieces that were forgotten
+        self._names = itertools.count()
         self.held_bytes = 0
         self.corrupt_count = 0
         try:
@@ -86,6 +101,9 @@ class CacheFolder:
 
     async def read(self, piece: Piece, start: int, end: int) -> bytes | None:
         """The object's bytes from ``start`` to ``end``, both within the piece; None if it was not intact: gone."""
+        if writing := self._unwritten.get(piece):
+            self._pieces.move_to_end(piece)
+            return writing.data[start - piece.offset : end - piece.offset]
         data = await asyncio.to_thread(self._read, piece, start - piece.offset, end - piece.offset)
         if piece in self._pieces:
             if data is None:
@@ -96,29 +114,55 @@ class CacheFolder:
         return data
 
     async def add(self, key: str, offset: int, data: bytes, *, is_whole: bool) -> None:
-        """Keep a piece, and drop others for it. Larger than the budget or refused by the disk: not kept, no error."""
+        """Keep a piece, and drop others for it. Larger than the budget or refused by the disk: not kept, no error.
+
+        It can be read when this returns; its file may be written later, but so much only as ``UNWRITTEN_BYTES_MAX``.
+        """
         piece = Piece(_digest(key), offset, len(data), is_whole)
         if piece in self._pieces or piece.file_bytes > self._budget_bytes or (not data and not is_whole):
             return
+        if is_whole:  # an object that is here whole needs no other pieces
+            self._forget(tuple(self._of_key.get(piece.key, ())))
         self._make_room(piece.file_bytes)
-        self.held_bytes += piece.file_bytes  # while it is being written, too
-        writing = asyncio.get_running_loop().run_in_executor(None, self._write, piece, data)
-        writing.add_done_callback(lambda done: self._settle(piece, done))  # also if nobody waits any more
-        await asyncio.shield(writing)
+        self._index(piece)
+        self._start_writing(piece, data)
+        if sum(len(writing.data) for writing in self._writings) > UNWRITTEN_BYTES_MAX:
+            await asyncio.wait((self._unwritten[piece].done,))
+
+    async def written(self) -> None:
+        """Wait until every piece has its file, or was refused by the disk."""
+        while self._writings:
+            await asyncio.wait([writing.done for writing in self._writings])
 
     def drop(self, key: str) -> None:
         """Forget all pieces of an object."""
         self._forget(tuple(self._of(key)))
 
-    def _settle(self, piece: Piece, written: asyncio.Future[bool]) -> None:
-        """Index what was written. An object that is here whole needs no other pieces."""
-        if written.cancelled() or written.exception() or not written.result() or piece in self._pieces:
-            self.held_bytes -= piece.file_bytes
-            return
-        if piece.is_whole:
-            self._forget(tuple(self._of_key.get(piece.key, ())))
+    def _start_writing(self, piece: Piece, data: bytes) -> None:
+        unfinished = self._root / f"{piece.name}.{next(self._names)}"
+        done = asyncio.get_running_loop().run_in_executor(None, _write, unfinished, data)
+        writing = self._unwritten[piece] = _Writing(data, unfinished, done)
+        self._writings.add(writing)
+        done.add_done_callback(lambda _: self._settle(piece, writing))
+
+    def _settle(self, piece: Piece, writing: _Writing) -> None:
+        """From here on its file serves the piece, unless it was forgotten meanwhile or the disk refused it."""
+        self._writings.remove(writing)
+        is_current = self._unwritten.get(piece) is writing
+        if is_current:
+            del self._unwritten[piece]
+        with suppress(OSError):
+            if is_current and not writing.done.cancelled() and writing.done.result():
+                writing.unfinished.rename(self._root / piece.name)
+                return
+            writing.unfinished.unlink()
+        if is_current:
+            self._forget([piece])
+
+    def _index(self, piece: Piece) -> None:
         self._pieces[piece] = None
         self._of_key.setdefault(piece.key, []).append(piece)
+        self.held_bytes += piece.file_bytes
 
     def _of(self, key: str) -> Iterable[Piece]:
         return self._of_key.get(_digest(key), ())
@@ -135,8 +179,9 @@ class CacheFolder:
             if not others:
                 del self._of_key[piece.key]
             self.held_bytes -= piece.file_bytes
-            with suppress(OSError):
-                (self._root / piece.name).unlink()
+            if self._unwritten.pop(piece, None) is None:
+                with suppress(OSError):
+                    (self._root / piece.name).unlink()
 
     def _find_pieces(self) -> None:
         """What an earlier process left, in order of last use; files that are no whole piece go."""
@@ -149,9 +194,7 @@ class CacheFolder:
             else:
                 os.unlink(entry.path)
         for _, piece in sorted(found, key=lambda one: one[0]):
-            self._pieces[piece] = None
-            self._of_key.setdefault(piece.key, []).append(piece)
-            self.held_bytes += piece.file_bytes
+            self._index(piece)
         self._make_room(0)
 
     def _read(self, piece: Piece, start: int, end: int) -> bytes | None:
@@ -171,21 +214,18 @@ class CacheFolder:
         skip = start - first * BLOCK_BYTES
         return blocks if skip == 0 and end - start == size else blocks[skip : skip + end - start]
 
-    def _write(self, piece: Piece, data: bytes) -> bool:
-        unfinished = self._root / f"{piece.name}.unfinished"
-        try:
-            with open(unfinished, "wb", buffering=0) as file:
-                os.fchmod(file.fileno(), 0o600)
-                file.write(_digests(data))
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
-            unfinished.rename(self._root / piece.name)
-        except OSError:
-            with suppress(OSError):
-                unfinished.unlink()
-            return False
-        return True
+
+def _write(path: Path, data: bytes) -> bool:
+    """False if the disk refused it."""
+    try:
+        with open(path, "wb", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            for block in (_digests(data), data):
+                rest = memoryview(block)
+                while rest:
+                    rest = rest[file.write(rest) :]
+    except OSError:
+        return False
+    return True
 
 
 def _digest(key: str) -> str:
