@@ -26,7 +26,7 @@ from torpor.store.resident import Held, ResidentChunks
 from torpor.store.timings import Stopwatch
 
 FETCH_BYTES_MAX = 2 * 1024 * 1024  # of sealed bytes
-FETCH_GAP_BYTES_MAX = 32 * 1024  # read over smaller gaps rather than ask twice
+FETCH_GAP_BYTES_MAX = 128 * 1024  # read over smaller gaps rather than ask twice: an answer costs as much time as these
 FETCH_COUNT_MAX = 4  # large ones at once: they fill the line, and lie in memory meanwhile
 SMALL_FETCH_BYTES_MAX = 64 * 1024
 SMALL_FETCH_COUNT_MAX = 16  # beside them: each of these only waits for the store to answer
