@@ -33,7 +33,7 @@ test: setup gates ## everything, the real engine included; this is the CI
 	@TORPOR_ENGINE_COUNTER=$(ENGINE_EVENTS) TORPOR_ENGINE_REQUIRED=1 $(BIN)/python -m pytest -m "engine and not long"
 
 test-long: setup ## templates and real workloads built from downloaded packages, on the real engine; 10 minutes more
-	@$(BIN)/python -m pytest -m "engine and long"
+	@$(BIN)/python -m pytest -m "engine and long" --timeout 1200 -o faulthandler_timeout=2400
 
 check: setup-check gates ## its fast part: no root, no engine, two minutes
 	@TORPOR_CHECK=1 $(PYTEST) -m "not engine and not slow" -n 2 --dist worksteal

@@ -299,10 +299,10 @@ async def _warm_up(services: Services, outside: Outside, supervisor: Supervisor)
 
 async def _golden_ready(services: Services, outside: Outside, golden: SnapshotRef) -> None:
     """Its image in memory, and blank memory for a first session that is a little more than the image."""
-    resident = await services.residents.of(golden)
-    if resident is not None:
-        largest_bytes = max(resident.manifest.part(name).size_bytes for name in resident.parts)
-        await outside.staging.replenish(default_bytes=largest_bytes)
+    async with services.residents.lent(golden) as resident:
+        if resident is not None:
+            largest_bytes = max(resident.manifest.part(name).size_bytes for name in resident.parts)
+            await outside.staging.replenish(default_bytes=largest_bytes)
 
 
 @contextlib.asynccontextmanager

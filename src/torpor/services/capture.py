@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ class Capture:
         staging: Staging,
         clock: Clock,
         entropy: Entropy,
-        residents: Residents | None = None,
+        residents: Residents,
     ) -> None:
         self._residents = residents
         self._store = store
@@ -84,8 +85,9 @@ class Capture:
             reach(CrashPoint.CAPTURE_CHECKPOINTED)
             timings["checkpoint"] = timings["stop"] - timings["quiesce"]
             timings |= {f"engine_{step}": took for step, took in checkpoint.timings_ms.items()}
-            request = self._request(order, checkpoint, instant_s, await self._resident(order))
-            stored = await self._store_unless(request, give_up)
+            async with self._resident(order) as resident:
+                request = self._request(order, checkpoint, instant_s, resident)
+                stored = await self._store_unless(request, give_up)
         timings |= {f"store_{step}": took for step, took in stored.timings_ms.items()}
         timings["total"] = self._ms_since(began_s)
         timings["seal"] = timings["total"] - timings["stop"]
@@ -115,10 +117,8 @@ class Capture:
             raise GivenUpError
         return writing.result()
 
-    async def _resident(self, order: CaptureOrder) -> Resident | None:
-        if self._residents is None or order.template is None:
-            return None
-        return await self._residents.of(order.template)
+    def _resident(self, order: CaptureOrder) -> AbstractAsyncContextManager[Resident | None]:
+        return nullcontext() if order.template is None else self._residents.lent(order.template)
 
     def _request(
         self, order: CaptureOrder, checkpoint: Checkpoint, instant_s: float, resident: Resident | None

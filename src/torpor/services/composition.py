@@ -87,7 +87,7 @@ def compose(outside: Outside, supervisor: Supervisor) -> Services:
     origin = (clock, outside.entropy)
     runtimes, records = Runtimes(), Records(catalog, clock)
     pool = Pool(supervisor, outside.entropy, size=outside.pool_size)
-    residents = Residents(store, outside.staging)
+    residents = Residents(store, outside.staging, clock)
     warm = Warm(budget_bytes=outside.warm_bytes)
     capture = Capture(store, outside.staging, clock, outside.entropy, residents)
 

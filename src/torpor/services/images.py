@@ -11,7 +11,7 @@ from pathlib import Path
 from torpor.ports.staging import Staging
 from torpor.services.residents import Residents
 from torpor.services.snapshot_parts import memory_files
-from torpor.store.snapshots import Manifest, ReadOptions, Resident, SnapshotRef, SnapshotStore
+from torpor.store.snapshots import Manifest, ReadOptions, SnapshotRef, SnapshotStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,15 @@ class Images:
     async def memory(self, ref: SnapshotRef, manifest: Manifest) -> AsyncIterator[Fetched]:
         """The memory part of ``ref`` for as long as the block lasts. Raises: as ``SnapshotStore.read``."""
         golden = ref if manifest.template is None else manifest.template
-        resident = await self._residents.of(golden)
-        if resident is not None and golden == ref:  # a golden image lies there already
-            yield Fetched(resident.folder)
-            return
+        if golden == ref:
+            async with self._residents.lent(golden) as resident:
+                if resident is not None:  # it lies there already
+                    yield Fetched(resident.folder)
+                    return
         shared = self._shared.get(ref)
         if shared is None:
             closing = contextlib.AsyncExitStack()
-            fetching = asyncio.ensure_future(self._fetched(ref, manifest, resident, closing))
+            fetching = asyncio.ensure_future(self._fetched(ref, manifest, golden, closing))
             shared = self._shared[ref] = _Shared(fetching, closing)
         shared.users_count += 1
         try:
@@ -65,15 +66,16 @@ class Images:
                 await shared.closing.aclose()
 
     async def _fetched(
-        self, ref: SnapshotRef, manifest: Manifest, resident: Resident | None, closing: contextlib.AsyncExitStack
+        self, ref: SnapshotRef, manifest: Manifest, golden: SnapshotRef, closing: contextlib.AsyncExitStack
     ) -> Fetched:
         folder = await closing.enter_async_context(self._staging.folder())
         files = memory_files(manifest.meta)
         largest = max(files, key=lambda name: manifest.part(name).size_bytes)
         has_blank = self._staging.take_blank(folder / largest, manifest.part(largest).size_bytes)
         blank = frozenset({largest}) if has_blank else frozenset()
-        options = ReadOptions(resident=resident, blank=blank, manifest=manifest)
-        report = await self._store.read(ref, folder, parts=files, options=options)
+        async with self._residents.lent(golden) as resident:
+            options = ReadOptions(resident=resident, blank=blank, manifest=manifest)
+            report = await self._store.read(ref, folder, parts=files, options=options)
         timings = {f"store_{step}": took for step, took in report.timings_ms.items()}
         return Fetched(folder, timings)
 
