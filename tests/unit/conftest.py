@@ -80,16 +80,18 @@ def listening():
         app = the_app("on a socket")
         settings = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
         server = uvicorn.Server(settings)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         while not server.started:
+            assert thread.is_alive(), "the server did not start"
             threading.Event().wait(0.01)
         try:
             yield url
         finally:
             server.should_exit = True
-            thread.join()
+            thread.join(60)
+            assert not thread.is_alive(), "the server did not end"
 
 
 @pytest.fixture

@@ -39,13 +39,15 @@ def url():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         started: list[uvicorn.Server] = []
-        thread = threading.Thread(target=lambda: asyncio.run(serve(listener, started)))
+        thread = threading.Thread(target=lambda: asyncio.run(serve(listener, started)), daemon=True)
         thread.start()
         while not (started and started[0].started):
+            assert thread.is_alive(), "the server did not start"
             threading.Event().wait(0.01)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         started[0].should_exit = True
-        thread.join()
+        thread.join(60)
+        assert not thread.is_alive(), "the server did not end"
 
 
 @pytest.fixture
