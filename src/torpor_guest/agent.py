@@ -311,9 +311,12 @@ class Agent:
 
 
 def _forget_inherited_signals() -> None:
-    """What whoever started us ignored or blocked, as `nohup` and shells' background jobs do, our children would too."""
+    """What whoever started us ignored or blocked, as `nohup` and shells' background jobs do, our children would too.
+
+    Python itself ignores two, so that they are errors of the call, and gives them back to what it starts.
+    """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in signal.valid_signals():
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
@@ -325,7 +328,6 @@ def main(arguments: list[str]) -> int:
         print("the agent must be PID 1 of a sandbox; for tests: --contained DIR", file=sys.stderr)
         return 2
     _forget_inherited_signals()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # no host reads: the writer waits for one
     # The protocol moves off 0 and 1, so that nothing we start or load can read from or print into it.
     read_fd, write_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
