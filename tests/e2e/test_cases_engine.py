@@ -373,7 +373,14 @@ while True: time.sleep(0.1)
 
 
 def test_work_keeps_awake_and_attachment_does_not(client):
-    busy, ticker, sleepers, terminal, download = refs = [client.create(idle_s=2)["id"] for _ in range(5)]
+    ticker, sleepers = resting = [client.create(idle_s=2)["id"] for _ in range(2)]
+    for ref, source in ((ticker, TICKER), (sleepers, SLEEPERS)):
+        start(client, ref, source)
+    # Before there is work beside them: they are not to pay for a machine that has too much to do.
+    for ref in resting:
+        eventually(lambda ref=ref: is_paused(client, ref), f"{resting.index(ref)} is paused")
+
+    busy, terminal, download = (client.create(idle_s=2)["id"] for _ in range(3))
     over = threading.Event()
 
     def drip():
@@ -383,15 +390,13 @@ def test_work_keeps_awake_and_attachment_does_not(client):
                     return
 
     with ThreadPoolExecutor(1) as pool, Socket.open(client.access, f"{terminal}/terminal") as socket:
-        began = next(iter(socket))
-        assert began["process"]["running"]
         sh(client, download, "truncate -s 400M /workspace/large")
         reading = pool.submit(drip)
-        for ref, source in ((busy, BUSY), (ticker, TICKER), (sleepers, SLEEPERS)):
-            start(client, ref, source)
+        start(client, busy, BUSY)
+        began = next(iter(socket))
+        assert began["process"]["running"]
         try:
-            for ref in (ticker, sleepers, terminal):
-                eventually(lambda ref=ref: is_paused(client, ref), f"{refs.index(ref)} is paused")
+            eventually(lambda: is_paused(client, terminal), "the one with a silent terminal is paused")
             reasons = {ref: " ".join(client.get(ref)["awake_because"]) for ref in (busy, download)}
             assert "processes use" in reasons[busy], reasons
             assert "python3" in reasons[busy], "it is named"
