@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ class Capture:
             reach(CrashPoint.CAPTURE_CHECKPOINTED)
             timings["checkpoint"] = timings["stop"] - timings["quiesce"]
             timings |= {f"engine_{step}": took for step, took in checkpoint.timings_ms.items()}
-            async with self._resident(order) as resident:
+            async with self._residents.lent(order.template) as resident:
                 request = self._request(order, checkpoint, instant_s, resident)
                 stored = await self._store_unless(request, give_up)
         timings |= {f"store_{step}": took for step, took in stored.timings_ms.items()}
@@ -116,9 +115,6 @@ class Capture:
         if writing.cancelled():
             raise GivenUpError
         return writing.result()
-
-    def _resident(self, order: CaptureOrder) -> AbstractAsyncContextManager[Resident | None]:
-        return nullcontext() if order.template is None else self._residents.lent(order.template)
 
     def _request(
         self, order: CaptureOrder, checkpoint: Checkpoint, instant_s: float, resident: Resident | None

@@ -64,7 +64,7 @@ class Doomed(Generic[One]):
 
     async def destroy(self, some: Iterable[One]) -> int:
         """Destroy some of them at once; the bytes freed. What cannot be destroyed stays here, to be asked for again."""
-        return sum(await asyncio.gather(*(self._destroy_one(one.live, one.size_bytes) for one in tuple(some))))
+        return sum(await asyncio.gather(*(self._destroy_one(one.live, one.size_bytes) for one in some)))
 
     async def _destroy_one(self, live: Live, size_bytes: int) -> int:
         if live.instance not in self._ones:

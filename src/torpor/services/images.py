@@ -43,16 +43,15 @@ class Images:
     @contextlib.asynccontextmanager
     async def memory(self, ref: SnapshotRef, manifest: Manifest) -> AsyncIterator[Fetched]:
         """The memory part of ``ref`` for as long as the block lasts. Raises: as ``SnapshotStore.read``."""
-        golden = ref if manifest.template is None else manifest.template
-        if golden == ref:
-            async with self._residents.lent(golden) as resident:
-                if resident is not None:  # it lies there already
+        if manifest.template is None:  # a golden image, which may lie there already
+            async with self._residents.lent(ref) as resident:
+                if resident is not None:
                     yield Fetched(resident.folder)
                     return
         shared = self._shared.get(ref)
         if shared is None:
             closing = contextlib.AsyncExitStack()
-            fetching = asyncio.ensure_future(self._fetched(ref, manifest, golden, closing))
+            fetching = asyncio.ensure_future(self._fetched(ref, manifest, closing))
             shared = self._shared[ref] = _Shared(fetching, closing)
         shared.users_count += 1
         try:
@@ -65,15 +64,13 @@ class Images:
                 await asyncio.wait((shared.fetching,))
                 await shared.closing.aclose()
 
-    async def _fetched(
-        self, ref: SnapshotRef, manifest: Manifest, golden: SnapshotRef, closing: contextlib.AsyncExitStack
-    ) -> Fetched:
+    async def _fetched(self, ref: SnapshotRef, manifest: Manifest, closing: contextlib.AsyncExitStack) -> Fetched:
         folder = await closing.enter_async_context(self._staging.folder())
         files = memory_files(manifest.meta)
         largest = max(files, key=lambda name: manifest.part(name).size_bytes)
         has_blank = self._staging.take_blank(folder / largest, manifest.part(largest).size_bytes)
         blank = frozenset({largest}) if has_blank else frozenset()
-        async with self._residents.lent(golden) as resident:
+        async with self._residents.lent(manifest.template) as resident:
             options = ReadOptions(resident=resident, blank=blank, manifest=manifest)
             report = await self._store.read(ref, folder, parts=files, options=options)
         timings = {f"store_{step}": took for step, took in report.timings_ms.items()}

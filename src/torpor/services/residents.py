@@ -48,12 +48,12 @@ class Residents:
         self._loading = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def lent(self, golden: SnapshotRef) -> AsyncIterator[Resident | None]:
+    async def lent(self, golden: SnapshotRef | None) -> AsyncIterator[Resident | None]:
         """The image of a template's golden snapshot for as long as the block lasts, loaded when it is first wanted.
 
-        None where there is none to be had.
+        None where there is none to be had, as of no template at all.
         """
-        image = await self._image(golden)
+        image = None if golden is None else await self._image(golden)
         if image is None:
             yield None
             return

@@ -141,7 +141,7 @@ class Warm:
     async def _has_made_room(self) -> bool:
         """Drop what has to go for those that enter; False, with nothing dropped, if that would not be enough."""
         if self._excess_bytes() > sum(one.size_bytes for one in self._kept.values()):
-            await self._doomed.destroy(tuple(self._doomed))
+            await self._doomed.destroy(self._doomed)
         if self._excess_bytes() > sum(one.size_bytes for one in self._kept.values()):
             return False
         await self._doomed.destroy(self._doom(first_for(self._excess_bytes(), self._kept.values())))

@@ -122,7 +122,7 @@ class CacheFolder:
         if piece in self._pieces or piece.file_bytes > self._budget_bytes or (not data and not is_whole):
             return
         if is_whole:  # an object that is here whole needs no other pieces
-            self._forget(tuple(self._of_key.get(piece.key, ())))
+            self.drop(key)
         self._make_room(piece.file_bytes)
         self._index(piece)
         self._start_writing(piece, data)
@@ -149,12 +149,12 @@ class CacheFolder:
         """From here on its file serves the piece, unless it was forgotten meanwhile or the disk refused it."""
         self._writings.remove(writing)
         is_current = self._unwritten.get(piece) is writing
-        if is_current:
-            del self._unwritten[piece]
         with suppress(OSError):
             if is_current and not writing.done.cancelled() and writing.done.result():
                 writing.unfinished.rename(self._root / piece.name)
+                del self._unwritten[piece]
                 return
+        with suppress(OSError):
             writing.unfinished.unlink()
         if is_current:
             self._forget([piece])
