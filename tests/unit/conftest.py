@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,6 +22,7 @@ from torpor.testing.node import FakeMachine, open_fake
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from memory_backend import MemoryBackend, StillClock
+from server_thread import in_a_thread
 
 from torpor.apps.api.app import create_app
 from torpor.apps.cli.main import main
@@ -80,18 +79,8 @@ def listening():
         app = the_app("on a socket")
         settings = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
         server = uvicorn.Server(settings)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            threading.Event().wait(0.01)
-        try:
-            yield url
-        finally:
-            server.should_exit = True
-            thread.join(60)
-            assert not thread.is_alive(), "the server did not end"
+        with in_a_thread(lambda: server.serve(sockets=[listener]), [server]):
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture

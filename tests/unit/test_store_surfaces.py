@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pty
 import socket
 import subprocess
 import sys
-import threading
 
 import httpx
 import pytest
 import uvicorn
 from fake_backend import FakeBackend
+from server_thread import in_a_thread
 
 from torpor.adapters.clock.system import SystemClock
 from torpor.apps.api.app import create_app
@@ -39,15 +38,8 @@ def url():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         started: list[uvicorn.Server] = []
-        thread = threading.Thread(target=lambda: asyncio.run(serve(listener, started)), daemon=True)
-        thread.start()
-        while not (started and started[0].started):
-            assert thread.is_alive(), "the server did not start"
-            threading.Event().wait(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        started[0].should_exit = True
-        thread.join(60)
-        assert not thread.is_alive(), "the server did not end"
+        with in_a_thread(lambda: serve(listener, started), started):
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture
